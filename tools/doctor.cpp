@@ -1,6 +1,6 @@
 // The order of events of a program: a file is made, to which the program's processes add a line for each strategy and
-// each finding (lockstep/core/told_findings.h); the program runs, and signals that would end the doctor end it; the
-// lines are read and printed.
+// each finding (lockstep/core/process/told_findings.h); the program runs, and signals that would end the doctor end it;
+// the lines are read and printed.
 #include "tools/doctor.h"
 
 #include <fmt/format.h>
@@ -245,8 +245,9 @@ int run_doctor(const DoctorOptions& options, const std::vector<std::string>& pro
   if (all.strategies.empty()) {
     line += "; it has made no strategy of a Lockstep that has this command, so that nothing was looked at";
   } else {
-    line += fmt::format("; looked at: {}; replicas were compared after every step", all.strategies.front());
-    if (all.strategies.size() > 1) line += fmt::format(", and {} more", all.strategies.size() - 1);
+    line += fmt::format("; looked at: {}", all.strategies.front());
+    if (all.strategies.size() > 1) line += fmt::format(" and {} more", all.strategies.size() - 1);
+    line += "; replicas were compared after every step";
   }
   std::fputs((line + "\n").c_str(), stdout);
   print(all);

@@ -13,7 +13,7 @@ void add_doctor(CLI::App& app, const std::vector<std::string>& program, Action& 
   doctor->footer(
       "lockstep doctor -- PROGRAM ARGS: starts the program, also `lockstep run -n 2 -- PROGRAM`, lets each strategy "
       "compare its replicas after every step, and prints what the library finds. lockstep doctor REPORT: prints what a "
-      "run has found. Exit code 1 where something was found, and where the program fails.");
+      "run has found. Exit code 1 where something was found, where the program fails, and where it makes no strategy.");
   doctor->add_option("REPORT", options->report, "what `lockstep train --json` or html_report has written");
   doctor->add_option("--json", options->json, "write the findings to this file");
   doctor->callback(

@@ -12,12 +12,21 @@
 
 namespace lockstep::tools {
 
+void require_plain_file(const std::string& path) {
+  std::error_code unknown;  // what cannot be looked at cannot be opened either
+  const std::filesystem::file_status status = std::filesystem::status(path, unknown);
+  if (std::filesystem::is_directory(status)) {
+    throw DataError("LS-FILE", "'" + path + "' cannot be written: it is a folder", "name a file in it");
+  }
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw DataError("LS-FILE", "'" + path + "' cannot be written: it is a device or a pipe",
+                    "name a plain file, or a new one");
+  }
+}
+
 WholeFile::WholeFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) return;
-  std::error_code unknown;  // what cannot be looked at cannot be opened either
-  if (std::filesystem::is_directory(path_, unknown)) {
-    throw DataError("LS-FILE", "'" + path_ + "' cannot be written: it is a folder", "name a file in it");
-  }
+  require_plain_file(path_);
   stream_.open(path_ + ".part", std::ios::binary | std::ios::trunc);
   if (!stream_) {
     const int error = errno;

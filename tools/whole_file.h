@@ -6,6 +6,10 @@
 
 namespace lockstep::tools {
 
+/// Refuses a path at which something is that is no plain file: a folder, a device or a pipe. Renaming a file to that
+/// name would replace a device for every program of the machine. A DataError (LS-FILE).
+void require_plain_file(const std::string& path);
+
 /// Collects text in "<path>.part"; commit() renames it. Without a commit nothing is left. An empty path: no file.
 class WholeFile {
  public:

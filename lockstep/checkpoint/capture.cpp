@@ -205,6 +205,12 @@ std::map<std::string, std::string> other_names_of(const Strategy& strategy) {
   return names;
 }
 
+void note_compute_settings(const Strategy& strategy, RunRecord& run) {
+  const ComputeSettings& compute = StrategyAccess::group(strategy).plan().compute;
+  run.threads_per_replica = compute.threads;
+  run.denormals = compute.denormals == Denormals::kFlush ? "flushed" : "kept";
+}
+
 namespace {
 
 /// The state as it is now. With `view` values may change when this has returned, and places of data sets are those of
@@ -226,6 +232,7 @@ Image captured(const Strategy& strategy, const Tracked& tracked, const ServedVie
                .workers = strategy.num_workers(),
                .step = strategy.step(),
                .other_names = other_names_of(strategy)};
+  note_compute_settings(strategy, image.run);
   const std::map<std::string, at::Tensor> sliced = sliced_slots(strategy);
   std::vector<Replicas> of_replicas;
   all_or_none(strategy, "Checkpoint::save", [&] {

@@ -57,6 +57,9 @@ std::shared_ptr<void> reading(const Strategy& strategy);
 /// Of all modules: by each further name of a tensor that a module has under several, the variable's.
 std::map<std::string, std::string> other_names_of(const Strategy& strategy);
 
+/// Notes the threads of a replica, and what becomes of denormal numbers.
+void note_compute_settings(const Strategy& strategy, RunRecord& run);
+
 /// Collects everything that a run is. All workers call it, and the image has the values of all replicas. Those that all
 /// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. Of a sliced
 /// slot it has the memory, in which only this worker's slice has a meaning: see FilledSlots. A DivergenceError where a

@@ -10,7 +10,7 @@
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/read_together.h"
-#include "lockstep/checkpoint/restored_slices.h"
+#include "lockstep/checkpoint/restore/restored_slices.h"
 #include "lockstep/core/error.h"
 
 namespace lockstep {

@@ -54,8 +54,8 @@ void require_own_options(const std::string& name, const StrategyOptions& options
       {".workers", options.workers != defaults.workers, kServers},
       {".servers", options.servers != defaults.servers, kServers},
       {".storage", options.storage != defaults.storage, "central-storage"},
-      {".engine", options.engine != defaults.engine, "multi-worker"},
-      {".timeouts", options.timeouts != defaults.timeouts, "multi-worker"},
+      {".engine", options.engine != defaults.engine, "multi-worker", kServers},
+      {".timeouts", options.timeouts != defaults.timeouts, "multi-worker", kServers},
       {".update_form", options.update_form != defaults.update_form, "multi-worker"},
       {".wire", options.wire != defaults.wire, "multi-worker"},
       {".slots", options.slots != defaults.slots, "multi-worker"},
@@ -112,7 +112,9 @@ std::unique_ptr<Strategy> make_with_servers(StrategyOptions options) {
       .workers = options.workers.value_or(options.replicas > 0 ? options.replicas : defaults.workers),
       .servers = options.servers.value_or(defaults.servers),
       .seed = options.seed,
-      .threads_per_replica = options.threads_per_replica});
+      .threads_per_replica = options.threads_per_replica,
+      .engine = std::move(options.engine),
+      .timeouts = options.timeouts});
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct StrategyOptions {
   Denormals denormals = Denormals::kFlush;
   std::string storage = "cpu";  // of central-storage
   FactoredGradients factored_gradients = FactoredGradients::kAuto;
-  std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker
+  std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker and parameter-server
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
   UpdateForm update_form = UpdateForm::kAuto;  // this and the next two are of multi-worker

@@ -1,7 +1,7 @@
 #include "lockstep/core/findings.h"
 
 #include "lockstep/core/log.h"
-#include "lockstep/core/told_findings.h"
+#include "lockstep/core/process/told_findings.h"
 
 namespace lockstep::internal::inline core {
 

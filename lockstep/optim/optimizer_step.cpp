@@ -205,11 +205,8 @@ void OptimizerStep::use_norm(const StepOptions& options) {
 }
 
 void OptimizerStep::clip_to(double norm) {
-  // torch::nn::utils::clip_grad_norm_'s factor. One that is NaN stays NaN: a comparison with it is false.
-  for (UpdatePart& part : work_.parts) {
-    const double factor = norm / (part.factor * part.global_norm() + 1e-6);
-    part.clip.factor = part.factor * (factor > 1 ? 1 : factor);
-  }
+  for (UpdatePart& part : work_.parts)
+    part.clip.factor = part.factor * clip_factor(part.factor * part.global_norm(), norm);
 }
 
 void OptimizerStep::tell_counts(Proposal& mine) const {

@@ -18,7 +18,11 @@ namespace lockstep {
 
 namespace internal::inline server {
 
-Payload wait_for_result(const std::shared_ptr<ScheduledStep>& step) { return step->chief->result_of(*step); }
+Payload wait_for_result(const std::shared_ptr<ScheduledStep>& step) {
+  static const Payload nothing = std::make_shared<StepValue>();
+  Payload result = step->chief->result_of(*step);
+  return result ? result : nothing;
+}
 
 Payload result_at_hand(const ScheduledStep& step) { return step.result; }
 
@@ -52,7 +56,7 @@ void require_step_of(const ChiefTask& chief, const void* owner, const std::strin
 
 std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind, StepCall call, uint64_t bytes,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after) {
-  run.before_schedule();
+  run.before_schedule(call);
   StepRequest request;
   request.kind = kind;
   request.arguments = std::make_shared<StepCall>(std::move(call));

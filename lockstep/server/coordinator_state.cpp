@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
+#include "lockstep/server/option_checks.h"
 #include "lockstep/server/table/cut_tensors.h"
 
 namespace lockstep::internal::inline server {
@@ -33,16 +34,6 @@ constexpr std::size_t kDepth = 6;  // of what is written here
 constexpr int64_t kMostAbove = 4'000'000;
 /// Parts of evaluations have numbers far above.
 constexpr int64_t kMostSteps = int64_t{1} << 60;
-
-/// What an initial value is, as far as it can be compared.
-std::string text_of(const RowInitial& initial) {
-  switch (initial.kind()) {
-    case RowInitial::Kind::kUniform: return fmt::format("uniform({}, {})", initial.first(), initial.second());
-    case RowInitial::Kind::kNormal: return fmt::format("normal({}, {})", initial.first(), initial.second());
-    case RowInitial::Kind::kFunction: break;
-  }
-  return "a function";
-}
 
 /// What has to be equal for rows to go on as they would have: by the words of a message.
 std::vector<std::pair<const char*, std::string>> identity_of(const TableState& state, uint64_t seed) {

@@ -37,4 +37,13 @@ void check(const EmbeddingOptions& options) {
           "give finite numbers: the lower before the higher one, or a deviation that is not negative");
 }
 
+std::string text_of(const RowInitial& initial) {
+  switch (initial.kind()) {
+    case RowInitial::Kind::kUniform: return fmt::format("uniform({}, {})", initial.first(), initial.second());
+    case RowInitial::Kind::kNormal: return fmt::format("normal({}, {})", initial.first(), initial.second());
+    case RowInitial::Kind::kFunction: break;
+  }
+  return "a function";
+}
+
 }  // namespace lockstep::internal::server

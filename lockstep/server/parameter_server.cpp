@@ -15,6 +15,7 @@
 
 #include "lockstep/cluster/job_counts.h"
 #include "lockstep/cluster/resolve_cluster.h"
+#include "lockstep/comm/world.h"
 #include "lockstep/core/device.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
@@ -48,6 +49,8 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   if (options.servers < 1) refuse(fmt::format(".servers is {}", options.servers), "give 1 or more");
   if (options.staleness && *options.staleness < 0)
     refuse(fmt::format(".staleness is {}", *options.staleness), "give 0 or more, or nothing for no bound");
+  if (options.engine != "auto" && options.engine != "tls" && options.engine != "tcp")
+    refuse(fmt::format(".engine is '{}'", options.engine), "write \"auto\", \"tls\" or \"tcp\"");
   internal::check_at_least(1, ".queue", "steps", options.queue.steps);
   internal::check_at_least(0, ".queue", "bytes", options.queue.bytes);
   internal::check_at_least(0, "ParameterServerStrategy", ".attempts", options.attempts);
@@ -83,8 +86,11 @@ ParameterServerOptions checked(ParameterServerOptions options) {
 StrategySetup setup_of(const ParameterServerOptions& options) {
   // In step, replica i has the gradients of part i; otherwise one replica has those of a step.
   const int64_t replicas = options.staleness == 0 ? options.workers : 1;
+  // A task of a cluster has a strategy of its own, and is not alone: coordinate() brings the tasks together.
+  const bool is_task = options.cluster->jobs.contains("ps") || is_evaluator(options);
   return {.name = "ParameterServerStrategy",
           .topology = std::make_shared<HostTopology>(std::vector<std::string>{"cpu:0"}, replicas),
+          .world = is_task ? internal::one_worker() : nullptr,
           .seed = options.seed,
           .threads_per_replica = options.threads_per_replica};
 }

@@ -16,7 +16,8 @@ struct ScheduledStep;
 /// An argument: a value, or the result of an earlier step.
 using StepInput = std::variant<StepValue, std::shared_ptr<ScheduledStep>>;
 
-/// Threads share a process, so the arguments of a step bring its function with them. To other processes the inputs go.
+/// A worker that is a thread calls `call`. A worker that is a process gets `inputs`, and calls its own function of this
+/// step.
 struct StepCall {
   std::function<Payload(WorkerContext&)> call;
   std::vector<StepInput> inputs = {};

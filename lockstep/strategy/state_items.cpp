@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <set>
 #include <span>
 
+#include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
 #include "lockstep/core/tensors/host_bytes.h"
@@ -44,6 +46,19 @@ std::string internal::fingerprint_of(const Strategy& strategy) {
   return fmt::format("{}, bfloat16 between {} workers, form {}, factors {}", platform_fingerprint(),
                      strategy.num_workers(), name_of(StrategyAccess::update_form(strategy)),
                      name_of(StrategyAccess::factoring(strategy)));
+}
+
+std::vector<std::string> internal::StrategyAccess::optimizer_texts(const Strategy& strategy) {
+  std::vector<std::string> texts;
+  for (const auto& weak : strategy.optimizers_) {
+    const auto optimizer = weak.lock();
+    if (!optimizer) continue;
+    std::vector<const char*> rules;
+    for (const auto& rule : optimizer->counts().rules()) rules.push_back(rule->name());
+    texts.push_back(fmt::format("optimizer '{}' {} of {}", optimizer->name(), fmt::join(rules, ", "),
+                                counted(static_cast<int64_t>(optimizer->variables().size()), "variable")));
+  }
+  return texts;
 }
 
 void internal::StrategyAccess::gather_slots(const Strategy& strategy) {

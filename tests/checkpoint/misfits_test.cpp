@@ -102,5 +102,26 @@ TEST_F(Misfits, AnotherNumberOfReplicasIsAWarningWithBothNumbersAndTheConsequenc
   EXPECT_TRUE(warnings_of(same, path("one")).empty()) << "there is nothing to say of the same number";
 }
 
+TEST_F(Misfits, OtherThreadsOfAReplicaAreAWarningWithBothNumbers) {
+  const auto warnings_under = [&](int threads, bool saves) {
+    MirroredStrategy strategy({.devices = {"cpu:0"}, .replicas = 2, .threads_per_replica = threads});
+    const Variable variable = strategy.make_variable(torch::ones({2}), {.name = "v"});
+    const Checkpoint checkpoint(strategy);
+    if (saves) checkpoint.save(path("threads"));
+    std::vector<std::string> lines;
+    set_log_sink([&](LogLevel level, std::string_view line) {
+      if (level == LogLevel::kWarning) lines.emplace_back(line);
+    });
+    checkpoint.restore(path("threads"));
+    set_log_sink({});
+    return lines;
+  };
+  EXPECT_TRUE(warnings_under(1, /*saves=*/true).empty());
+  const auto lines = warnings_under(2, /*saves=*/false);
+  ASSERT_EQ(lines.size(), 1u);
+  for (const char* const part : {".threads_per_replica = 1", "has 2", "last bits"})
+    EXPECT_NE(lines[0].find(part), std::string::npos) << part << " in " << lines[0];
+}
+
 }  // namespace
 }  // namespace lockstep

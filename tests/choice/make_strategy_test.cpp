@@ -53,11 +53,13 @@ TEST(MakeStrategy, RefusesOptionsOfServersForReplicasAndTheOtherWayRound) {
   refused("parameter-server", {.copies = Copies::kPerReplica}, ".copies");
   refused("parameter-server", {.verify_every = 1}, ".verify_every");
   refused("parameter-server", {.storage = "cpu:1"}, ".storage");
-  refused("parameter-server", {.engine = "tcp"}, ".engine");
+  refused("mirrored", {.engine = "tcp"}, ".engine");
   refused("parameter-server", {.factored_gradients = FactoredGradients::kOff}, ".factored_gradients");
   refused("parameter-server", {.tuning = {.verify_every = 1}}, ".tuning.verify_every");
   refused("parameter-server", {.replicas = 2, .workers = 3}, ".workers");
   expect_error<UsageError>([] { make_strategy("parameter-server", {.workers = 0}); }, "LS-OPTION", {".workers is 0"});
+  expect_error<UsageError>([] { make_strategy("parameter-server", {.engine = "shared-memory"}); }, "LS-OPTION",
+                           {".engine is 'shared-memory'"});
 }
 
 /// A program that chooses its strategy at run time trains by a Trainer under each of them.

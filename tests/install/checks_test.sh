@@ -71,7 +71,7 @@ broken docs/data.md '$a ```cpp\nint x;\n```' 'data.md:[0-9]*: is no whole progra
 broken docs/data.md '$a <!-- snippet: no_such -->\n```cpp\nint x;\n```' 'has no namespace snippets::no_such' check-snippets
 broken docs/porting.md 's/^torch::manual_seed(7)/torch::manual_seed(8)/' 'is not in examples/porting/digits.cpp' check-snippets
 sed -i '$a ```cpp\n#include <cstdio>\nint main() {}\n```\n<!-- snippet: not compiled, it is the other\x27s -->\n```cpp\n...\n```' docs/data.md
-expect 0 ' 2 whole programs .* 1 not compiled$' scripts/check-snippets
+expect 0 ' 3 whole programs .* 1 not compiled$' scripts/check-snippets
 
 sed -i 's/^strict=0.*/strict=1/' scripts/check-errors
 echo 'throw UsageError("LS-NOBODY-SAYS-IT", fact, remedy);' >lockstep/core/extra.cpp

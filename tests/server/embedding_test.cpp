@@ -6,6 +6,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +45,19 @@ TEST_P(Tables, RowsLearnAsThoseOfADenseVariable) {
   });
   EXPECT_TRUE(torch::equal(table.read(torch::arange(5)), dense.read()));
   EXPECT_EQ(table.size(), 5);
+}
+
+TEST_P(Tables, ANormThatIsNaNIsNotClippedAway) {
+  ParameterServerStrategy strategy({.staleness = GetParam(), .workers = 1, .seed = 7});
+  const Embedding table = strategy.make_embedding({.name = "rows", .rows = 5, .dim = 2});
+  const RowsOptimizer rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
+  const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+    const Tensor mine = table.look_up(ctx, torch::arange(2));
+    (mine * torch::tensor({1.0F, std::numeric_limits<float>::quiet_NaN()}).view({2, 1})).sum().backward();
+    ctx.push({.clip_global_norm = 1.0, .loss_scaled_by_hand = true});
+  });
+  strategy.coordinate([&](Coordinator& coordinator) { coordinator.schedule(step); });
+  EXPECT_TRUE(table.read(torch::arange(2)).isnan().all().item<bool>()) << "as of every other optimizer";
 }
 
 TEST_P(Tables, LookUpsKeepNothingAndRepeatedRowsAddUp) {

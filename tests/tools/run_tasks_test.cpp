@@ -14,6 +14,7 @@ using lockstep::testing::command;
 using lockstep::testing::count_of;
 using lockstep::testing::Ended;
 using lockstep::testing::has;
+using lockstep::testing::kForever;
 using lockstep::testing::last_line_of;
 using lockstep::testing::lines_of;
 using lockstep::testing::run_to_end;
@@ -26,8 +27,6 @@ using nlohmann::json;
 /// Sets $task to "chief0", "worker1", "ps0" or "evaluator0".
 const std::string kTask =
     R"sh(task=$(printf %s "$TF_CONFIG" | sed 's/.*"type":"\([a-z]*\)","index":\([0-9]*\).*/\1\2/'); )sh";
-/// Lives until it is killed.
-const std::string kServe = "exec tail -f /dev/null";
 
 class RunTasks : public RunProgram {
  protected:
@@ -89,7 +88,7 @@ TEST_F(RunTasks, OnlyTheChiefReadsStandardInput) {
 
 TEST_F(RunTasks, TheJobEndsWithTheChiefAndWhoStaysIsNamed) {
   const std::string script =
-      kTask + "case $task in chief0) exit 0;; ps0) trap '' TERM; tail -f /dev/null & wait; wait;; esac; " + kServe;
+      kTask + "case $task in chief0) exit 0;; ps0) trap '' TERM; tail -f /dev/null & wait; wait;; esac; " + kForever;
   StartedProgram program(command({"-n", "2", "--ps", "1", "--grace", "0.2"}, script));
   EXPECT_EQ(program.wait(), 0) << program.errors();
   EXPECT_TRUE(has(program.errors(), "worker 0, worker 1 and ps 0 did not end with the chief, within --grace, 0.2 s"))
@@ -105,7 +104,7 @@ TEST_F(RunTasks, TasksThatEndWithTheChiefEndQuietly) {
 }
 
 TEST_F(RunTasks, TheExitCodeIsTheChiefs) {
-  const std::string script = kTask + "[ $task = chief0 ] && exit 42; " + kServe;
+  const std::string script = kTask + "[ $task = chief0 ] && exit 42; " + kForever;
   const Ended ended = run_to_end(command({"-n", "2", "--ps", "1"}, script));
   EXPECT_EQ(ended.code, 42);
   EXPECT_TRUE(has(last_line_of(ended.errors), "first failure: chief (pid ")) << ended.errors;
@@ -117,7 +116,7 @@ TEST_F(RunTasks, AWorkerThatDiesIsStartedAgainAlone) {
   const std::string gate = fifo("gate");
   const std::string script =
       kTask + "echo started $$ $LOCKSTEP_RESTART_COUNT $LOCKSTEP_EPOCH; case $task in chief0) read line < " + gate +
-      "; exit 0;; worker1) [ $LOCKSTEP_RESTART_COUNT = 2 ] || kill -9 $$; echo > " + gate + ";; esac; " + kServe;
+      "; exit 0;; worker1) [ $LOCKSTEP_RESTART_COUNT = 2 ] || kill -9 $$; echo > " + gate + ";; esac; " + kForever;
   StartedProgram program(command({"-n", "2", "--ps", "1", "--max-restarts", "2", "--restart-pause", "0.05", "--grace",
                                   "0.1", "--json", path("report")},
                                  script));
@@ -143,7 +142,7 @@ TEST_F(RunTasks, AWorkerThatDiesIsStartedAgainAlone) {
 TEST_F(RunTasks, WithoutARestartTheOthersGoOnUntilNoWorkerIsLeft) {
   const std::string gate = fifo("gate");
   const std::string script =
-      kTask + "case $task in worker0) exit 7;; worker1) read line < " + gate + "; exit 8;; esac; " + kServe;
+      kTask + "case $task in worker0) exit 7;; worker1) read line < " + gate + "; exit 8;; esac; " + kForever;
   StartedProgram program(command({"-n", "2", "--ps", "1"}, script));
   program.read_until_errors_have("no restart is left, and the others go on without it");
   open_gate(gate);
@@ -152,7 +151,7 @@ TEST_F(RunTasks, WithoutARestartTheOthersGoOnUntilNoWorkerIsLeft) {
 }
 
 TEST_F(RunTasks, AWorkerWhoseConfigurationIsWrongEndsTheJob) {
-  const std::string script = kTask + "[ $task = worker0 ] && exit 78; " + kServe;
+  const std::string script = kTask + "[ $task = worker0 ] && exit 78; " + kForever;
   const Ended ended = run_to_end(command({"-n", "2", "--ps", "1", "--max-restarts", "9"}, script));
   EXPECT_EQ(ended.code, 78);
   EXPECT_TRUE(has(last_line_of(ended.errors), "worker 0 ")) << ended.errors;
@@ -179,7 +178,7 @@ TEST_F(RunTasks, AServerThatDiesIsNamedAndAllStartAgain) {
 }
 
 TEST_F(RunTasks, ADyingServerIsNamedWithoutARestartToo) {
-  const std::string script = kTask + "[ $task = ps1 ] && kill -9 $$; " + kServe;
+  const std::string script = kTask + "[ $task = ps1 ] && kill -9 $$; " + kForever;
   const Ended ended = run_to_end(command({"-n", "1", "--ps", "2", "--grace", "0.1"}, script));
   EXPECT_EQ(ended.code, 128 + SIGKILL);
   EXPECT_TRUE(has(last_line_of(ended.errors), "first failure: ps 1 ")) << ended.errors;
@@ -192,7 +191,7 @@ TEST_F(RunTasks, RestartsOfOneAndOfAllAreCountedTogether) {
       kTask + "case $task in chief0) [ $LOCKSTEP_EPOCH = 0 ] && read line < " + gate +
       "; exit 1;; worker0) [ $LOCKSTEP_RESTART_COUNT = 0 ] && exit 1; [ $LOCKSTEP_EPOCH = 0 ] && "
       "echo > " +
-      gate + ";; esac; " + kServe;
+      gate + ";; esac; " + kForever;
   const Ended ended = run_to_end(
       command({"-n", "1", "--ps", "1", "--max-restarts", "2", "--restart-pause", "0.05", "--grace", "0.1"}, script));
   EXPECT_EQ(ended.code, 1) << ended.errors;

@@ -9,6 +9,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/process/file_descriptor.h"
+#include "tools/whole_file.h"
 
 namespace lockstep::tools {
 
@@ -36,7 +37,9 @@ std::string lines_before(const std::string& text, int64_t step) {
 }  // namespace
 
 SampleLog::SampleLog(std::string path, bool is_kept, bool goes_on) : path_(std::move(path)), is_kept_(is_kept) {
-  if (!path_.empty()) open(goes_on ? std::ios::app : std::ios::trunc);
+  if (path_.empty()) return;
+  require_plain_file(path_);
+  open(goes_on ? std::ios::app : std::ios::trunc);
 }
 
 SampleLog::~SampleLog() {

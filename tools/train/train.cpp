@@ -43,7 +43,7 @@ std::unique_ptr<Strategy> make(const TrainOptions& options, const std::optional<
   const auto require_workers = [&](const char* flag, const std::string& value, const char* otherwise) {
     if (value == otherwise || options.strategy == "multi-worker") return;
     throw UsageError("LS-FLAG",
-                     fmt::format("{} {} was given, and --strategy {} has one worker", flag, value, options.strategy),
+                     fmt::format("{} {} was given, which --strategy {} does not take", flag, value, options.strategy),
                      "use --strategy multi-worker");
   };
   require_workers("--engine", options.engine, "auto");

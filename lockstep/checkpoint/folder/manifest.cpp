@@ -146,6 +146,10 @@ std::string encode_manifest(const Manifest& manifest) {
       "\"replicas\": {},\n\"workers\": {},\n\"step\": {},\n\"sequence\": {},\n",
       kCheckpointFormat, manifest.piece_bytes, text_of(run.library), text_of(run.platform), text_of(run.fingerprint),
       text_of(run.strategy), run.replicas, run.workers, run.step, run.sequence);
+  if (run.threads_per_replica > 0) {
+    text += fmt::format("\"threads_per_replica\": {},\n\"denormals\": {},\n", run.threads_per_replica,
+                        text_of(run.denormals));
+  }
   std::vector<std::string> lines;
   for (const RecordedFile& one : manifest.files) {
     lines.push_back(
@@ -210,6 +214,10 @@ Manifest decode_manifest(std::string_view text, const std::string& what) {
   run.workers = integer_in(object, "workers", what);
   run.step = integer_in(object, "step", what);
   run.sequence = natural_in(object, "sequence", what);
+  if (object.contains("threads_per_replica")) {
+    run.threads_per_replica = integer_in(object, "threads_per_replica", what);
+    run.denormals = text_in(object, "denormals", what);
+  }
   for (const json& entry : array_in(object, "files", what)) {
     manifest.files.push_back(
         {file_name_in(entry, what), natural_in(entry, "bytes", what), text_in(entry, "header_checksum", what)});

@@ -36,6 +36,9 @@ struct RunRecord {
   int64_t workers = 0;
   int64_t step = 0;
   uint64_t sequence = 0;  // counts the checkpoints of a folder in the order in which they were saved
+  // What rounding depends on beside these; 0 and empty in checkpoints of earlier versions.
+  int64_t threads_per_replica = 0;
+  std::string denormals = {};  // "flushed" or "kept"
   std::vector<RecordedNumbers> numbers = {};
   std::map<std::string, std::string> data = {};    // tracked data sets: JSON by name
   std::map<std::string, std::string> values = {};  // the program's own values: JSON by name

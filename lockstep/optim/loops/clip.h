@@ -12,6 +12,13 @@ struct Clip {
   bool limits() const { return most < std::numeric_limits<double>::infinity(); }
 };
 
+/// By what gradients of this norm are multiplied so that it is at most `most`: the factor of
+/// torch::nn::utils::clip_grad_norm_. One that is NaN stays NaN, because a comparison with it is false.
+inline double clip_factor(double norm, double most) {
+  const double factor = most / (norm + 1e-6);
+  return factor > 1 ? 1 : factor;
+}
+
 /// The sum over replicas of a part of a variable's gradients. Where two replicas both have a gradient, the update's own
 /// pass adds `right` to `left`. Otherwise `left` is the sum, and `right` is null.
 template <class T>

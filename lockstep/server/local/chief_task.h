@@ -1,4 +1,4 @@
-// The chief of a run whose tasks are threads: what the program's calls and the tasks' messages do to the ChiefMachine.
+// The chief of a run: what the program's calls and the tasks' messages do to the ChiefMachine.
 #pragma once
 
 #include <condition_variable>
@@ -117,8 +117,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
 
   // The tasks' messages.
 
-  void worker_joined(int32_t worker);
   void receive(const ChiefMessage& message);
+  void worker_joined(int32_t worker);
   /// The same, and calls `welcome` with the worker's incarnation before anything is sent to it.
   void worker_joined(int32_t worker, const std::function<void(uint32_t incarnation)>& welcome);
   void worker_lost(WorkerId worker);

@@ -4,6 +4,7 @@
 #include "lockstep/server/local/chief_task.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/stream_places.h"
+#include "lockstep/server/step_call.h"
 
 namespace lockstep::internal::inline server {
 
@@ -26,8 +27,9 @@ class CoordinatedRun {
   virtual void catch_up() = 0;
   /// All batches that decided steps have taken were used.
   virtual void settle_batches() = 0;
-  /// What the program has changed since the last call holds for the step that is scheduled next.
-  virtual void before_schedule() {}
+  /// What the program has changed since the last call holds for the step that is scheduled next. A UsageError
+  /// (LS-STEP-VALUE) where an argument cannot go to another process.
+  virtual void before_schedule(const StepCall& /*call*/) {}
   /// All steps have been decided: brings the program's variables up to date for the time after the run.
   virtual void finish() { catch_up(); }
   /// Where a next run begins, once all steps have been decided and applied.

@@ -10,6 +10,7 @@
 #include <utility>
 #include <variant>
 
+#include "lockstep/optim/loops/clip.h"
 #include "lockstep/server/table/row_hash.h"
 #include "lockstep/variable/variable_state.h"
 
@@ -113,6 +114,6 @@ double squares_of(const std::vector<const StepPush*>& parts) {
   return squares;
 }
 
-double clip_factor(double squares, double most) { return std::min(1.0, most / (std::sqrt(squares) + 1e-6)); }
+double clip_factor_of(double squares, double most) { return clip_factor(std::sqrt(squares), most); }
 
 }  // namespace lockstep::internal::server

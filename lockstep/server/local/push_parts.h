@@ -36,6 +36,6 @@ std::optional<std::string> not_finite_in(const StepPush& push);
 /// The sum of squares of the sum of all parts' gradients, those of rows included. Null parts are nothing.
 double squares_of(const std::vector<const StepPush*>& parts);
 /// What gradients with these squares are multiplied by, so that their norm is at most `most`.
-double clip_factor(double squares, double most);
+double clip_factor_of(double squares, double most);
 
 }  // namespace lockstep::internal::server

@@ -1,4 +1,4 @@
-// What the tasks of a run that are threads of one process hand to each other as payloads (server/protocol/messages.h).
+// What the tasks of a run hand to each other as payloads (server/protocol/messages.h).
 #pragma once
 
 #include <ATen/core/TensorBody.h>

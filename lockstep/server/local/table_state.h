@@ -1,4 +1,4 @@
-// What stands behind an Embedding where threads of one process are workers and servers.
+// What stands behind an Embedding: the rows of its table that lie here, and their rule.
 #pragma once
 
 #include <cstdint>

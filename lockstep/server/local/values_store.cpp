@@ -159,7 +159,7 @@ void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> c
   }
   // One optimizer clips by its own norm, with the bits of any strategy; several, and rows, by that of all.
   if (options.clip_global_norm && (optimizers.size() > 1 || std::ranges::any_of(by_replica, pushes_rows))) {
-    factor = clip_factor(squares_of(by_replica), *options.clip_global_norm);
+    factor = clip_factor_of(squares_of(by_replica), *options.clip_global_norm);
     options.clip_global_norm.reset();
   }
   strategy_.run([&](ReplicaContext& ctx) {

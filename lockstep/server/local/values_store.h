@@ -1,4 +1,4 @@
-// The values of a run whose tasks are threads of one process: the strategy's own variables, which its servers change.
+// The values of a run: the strategy's own variables, which a server changes.
 #pragma once
 
 #include <cstdint>

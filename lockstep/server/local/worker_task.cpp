@@ -495,7 +495,7 @@ void WorkerTask::decide_for_servers(StepUnderWay& step, StepPush& push) {
   if (shared_.placement.servers == 1) return;
   if (push.options.skip_non_finite && not_finite_in(push)) step.apply = false;
   if (push.options.clip_global_norm && !shared_.in_rounds)
-    step.coefficient = clip_factor(squares_of({&push}), *push.options.clip_global_norm);
+    step.coefficient = clip_factor_of(squares_of({&push}), *push.options.clip_global_norm);
 }
 
 lockstep::data::StreamReader& WorkerTask::reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make) {

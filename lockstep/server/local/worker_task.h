@@ -1,4 +1,4 @@
-// A worker of a run whose tasks are threads: its loop, its modules, and the step that it runs.
+// A worker of a run: its loop, its modules, and the step that it runs.
 #pragma once
 
 #include <ATen/core/TensorBody.h>

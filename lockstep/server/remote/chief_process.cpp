@@ -38,7 +38,7 @@ double coefficient_of(const RoundSummed& summed) {
     squares += as<SquaresOfRound>(one).squares;
     if (as<SquaresOfRound>(one).clip) clip = as<SquaresOfRound>(one).clip;
   }
-  return clip ? clip_factor(squares, *clip) : 1;
+  return clip ? clip_factor_of(squares, *clip) : 1;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       program_(setup.program()),
       payloads_(setup.catalog, -1, setup.chief.servers),
       network_(place.job),
-      state_(setup.strategy, setup.catalog) {
+      state_(setup.strategy, setup.catalog, begin.counted) {
   network_.set_run(epoch_);
   gather();
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
@@ -87,7 +87,7 @@ ChiefProcess::~ChiefProcess() {
 void ChiefProcess::end(int32_t code, const std::string& failure) {
   if (has_ended_.exchange(true)) return;
   setup_.gate->set_waits({});
-  const std::string word = to_bytes(TaskEnd{.code = code, .settled = chief_->settled(), .failure = failure});
+  const std::string word = to_bytes(TaskEnd{.code = code, .failure = failure});
   std::unique_lock<std::mutex> lock(peers_mutex_);
   for (const auto& [id, one] : peers_) network_.send(one.link, word);
   gone_.wait_for(lock, setup_.join.timeouts.lost, [&] { return peers_.empty(); });
@@ -182,7 +182,12 @@ void ChiefProcess::welcome_worker(int64_t worker) {
 
 // What the chief's copy and the servers tell each other.
 
-void ChiefProcess::before_schedule() {
+void ChiefProcess::before_schedule(const StepCall& call) {
+  for (const StepInput& one : call.inputs) {
+    const auto* const value = std::get_if<StepValue>(&one);
+    const auto* const tensor = value ? std::get_if<at::Tensor>(value) : nullptr;
+    if (tensor != nullptr) require_sendable(*tensor);
+  }
   refuse_in_scheduled_step("Coordinator::schedule");
   setup_.gate->require_not_inside("Coordinator::schedule");
   if (setup_.gate->writes() == sent_writes_) return;
@@ -264,6 +269,7 @@ void ChiefProcess::take(const TaskEvent& event) {
 void ChiefProcess::take_message(const TaskEvent& event, std::string_view text) {
   const bool is_worker = event.peer.from.job == Job::kWorker;
   const ChiefMessage message = chief_message(text, is_worker ? event.peer.from.task : -1, payloads_);
+  require_payloads(message);
   const auto is_from_sender = [&](const auto& one) {
     using T = std::decay_t<decltype(one)>;
     if constexpr (std::is_same_v<T, StepReport>) {

@@ -30,7 +30,7 @@ class ChiefProcess final : public CoordinatedRun {
   ChiefTask& chief() override { return *chief_; }
   void catch_up() override { chief_->wait_for_servers(); }
   void settle_batches() override {}
-  void before_schedule() override;
+  void before_schedule(const StepCall& call) override;
   void finish() override { refresh(); }
   /// Streams of the workers' own begin anew in the next run.
   RunBegin next_begin() override;

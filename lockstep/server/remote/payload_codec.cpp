@@ -272,7 +272,7 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
     const Variable& one = get_variable();
     push->gradients.push_back({one, get_tensor(from)});
     const at::Tensor& gradient = push->gradients.back().gradient;
-    from.expect(gradient.defined() && gradient.sizes() == one.sizes());
+    from.expect(gradient.defined() && gradient.sizes() == one.sizes() && gradient.scalar_type() == one.dtype());
   }
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     const Variable& one = get_variable();
@@ -304,6 +304,33 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
   }
   from.expect_end();
   return push;
+}
+
+namespace {
+
+void require(const Payload& payload, const char* what) {
+  if (payload) return;
+  throw PeerError("LS-PEER-MESSAGE", fmt::format("a message of a task lacks {}", what),
+                  "start all tasks with the same version of Lockstep");
+}
+
+}  // namespace
+
+void require_payloads(const ChiefMessage& message) {
+  const auto* const report = std::get_if<StepReport>(&message);
+  if (report && report->outcome == StepOutcome::kFailed) require(report->payload, "the error of a step");
+  if (const auto* const squares = std::get_if<RoundSquares>(&message)) require(squares->squares, "a round's squares");
+}
+
+void require_payloads(const ServerMessage& message) {
+  if (const auto* const pull = std::get_if<PullRequest>(&message)) require(pull->request, "what is pulled");
+  if (const auto* const push = std::get_if<PushRequest>(&message)) require(push->push, "what is pushed");
+}
+
+void require_payloads(const WorkerMessage& message) {
+  if (const auto* const values = std::get_if<PulledValues>(&message)) require(values->values, "the values of a pull");
+  const auto* const answer = std::get_if<PushAnswer>(&message);
+  if (answer && answer->verdict == PushVerdict::kRefused) require(answer->error, "why a push was refused");
 }
 
 }  // namespace lockstep::internal::server

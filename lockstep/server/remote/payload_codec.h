@@ -18,6 +18,11 @@ struct SquaresOfRound {
   std::optional<double> clip = std::nullopt;  // the largest norm that the round may have
 };
 
+// Each throws a PeerError (LS-PEER-MESSAGE) where a message lacks a payload that every such message has.
+void require_payloads(const ChiefMessage& message);
+void require_payloads(const ServerMessage& message);
+void require_payloads(const WorkerMessage& message);
+
 /// One thread at a time uses it. Of a task that gets messages of workers, what they name must lie there: `server` is
 /// that task's number among the servers, or -1.
 class RemotePayloads final : public PayloadCodec {

@@ -70,6 +70,7 @@ bool ServerProcess::take(const TaskEvent& event) {
 
 void ServerProcess::take_message(const TaskEvent& event, std::string_view text) {
   const ServerMessage message = server_message(text, is_chief(event) ? -1 : event.peer.from.task, payloads_);
+  require_payloads(message);
   const auto is_from_sender = [&](const auto& one) {
     using T = std::decay_t<decltype(one)>;
     if constexpr (std::is_same_v<T, LogEntries>) {

@@ -18,7 +18,7 @@ ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gat
       gate_(std::move(gate)),
       failed_(std::move(failed)),
       store_(strategy, gate_, counted, in_rounds, failed_),
-      state_(strategy, catalog) {
+      state_(strategy, catalog, counted) {
   if (servers > 1) store_.take_coefficients();
 }
 

@@ -120,12 +120,16 @@ void SharedState::put_tables(std::string& bytes) {
     to.put(state.evicted_at);
     const TableCut cut = state.table.cut();
     const int64_t since = known.is_new ? TableCut::kAll : known.position;
-    const SavedRows rows = cut.rows(0, cut.size(), since);
-    const SavedCounts counts = cut.counts(0, cut.counted(), since);
+    SavedRows rows = cut.rows(0, cut.size(), since);
+    SavedCounts counts = cut.counts(0, cut.counted(), since);
+    if (known.is_new) {
+      for (at::Tensor* one : std::initializer_list<at::Tensor*>{&rows.positions, &counts.positions}) {
+        if (one->defined()) *one = one->clamp_max(counted_);
+      }
+    }
     put_rows(bytes, rows);
     for (const at::Tensor* one : {&counts.ids, &counts.positions, &counts.pushes}) put(bytes, *one);
     known.is_new = false;
-    known.evicted_at = state.evicted_at;
     for (const at::Tensor* one : std::initializer_list<const at::Tensor*>{&rows.positions, &counts.positions}) {
       if (one->numel() > 0) known.position = std::max(known.position, one->max().item<int64_t>());
     }

@@ -20,8 +20,10 @@ namespace lockstep::internal::inline server {
 /// passes the strategy's gate.
 class SharedState {
  public:
-  /// Rows that have changed are found by positions of a table, which are numbers of steps that count.
-  SharedState(Strategy& strategy, const Catalog& catalog) : strategy_(strategy), catalog_(catalog) {}
+  /// Rows that have changed are found by positions of a table, which are numbers of steps that count. The run begins
+  /// behind `counted` of them: no row has a later position then, wherever it was restored from.
+  SharedState(Strategy& strategy, const Catalog& catalog, int64_t counted)
+      : strategy_(strategy), catalog_(catalog), counted_(counted) {}
 
   /// All that has changed since the last call of this or of take(), as bytes. The first time: everything.
   std::string changes();
@@ -31,8 +33,7 @@ class SharedState {
  private:
   using Key = std::pair<StateItem::Kind, std::string>;
   struct Table {
-    int64_t position = -1;   // rows that changed at it or before are known to the others
-    int64_t evicted_at = 0;  // as of the others
+    int64_t position = -1;  // rows that changed at it or before are known to the others
     bool is_new = true;
   };
 
@@ -41,6 +42,7 @@ class SharedState {
 
   Strategy& strategy_;
   const Catalog& catalog_;
+  const int64_t counted_;
   std::map<Key, std::string> digests_;
   std::vector<Table> tables_;
 };

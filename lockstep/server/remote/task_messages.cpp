@@ -65,7 +65,6 @@ std::string to_bytes(const TaskEnd& end) {
   std::string bytes = message_of_task(TaskWord::kEnd);
   ByteWriter to(bytes);
   to.put(end.code);
-  to.put(end.settled);
   to.put_text(end.failure);
   return bytes;
 }
@@ -74,7 +73,6 @@ TaskEnd task_end(std::string_view bytes) {
   MessageReader from(bytes, -1, "the chief's last message");
   TaskEnd end;
   end.code = from.get<int32_t>();
-  end.settled = from.get<int64_t>();
   end.failure = from.get_text();
   from.expect_end();
   return end;

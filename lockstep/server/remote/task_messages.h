@@ -36,7 +36,6 @@ struct TaskWelcome {
 /// How the run ends.
 struct TaskEnd {
   int32_t code = 0;
-  int64_t settled = 0;
   /// Why the run has failed; empty where the chief's coordinate() has ended by itself.
   std::string failure = {};
 };

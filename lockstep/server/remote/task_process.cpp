@@ -6,6 +6,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"
+#include "lockstep/strategy/strategy_access.h"
 #include "lockstep/version.h"
 
 namespace lockstep::internal::inline server {
@@ -28,6 +29,7 @@ std::string RemoteSetup::program() const {
                   chief.staleness ? std::to_string(*chief.staleness) : "unbounded", join.timeouts.lost.count());
   text += catalog.text();
   if (rounds_gradients) text += "wire bfloat16\n";
+  for (const std::string& one : StrategyAccess::optimizer_texts(strategy)) text += one + "\n";
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
   return text;
 }

@@ -57,7 +57,7 @@ class TaskProcess {
   /// may not (LS-CLUSTER-DIFFERS).
   TaskWelcome meet_chief();
   void send_to_chief(const ChiefMessage& message);
-  /// Carries out what follows from the chief's last message, or gives the exit code.
+  /// The exit code that the chief's last message gives. A PeerError (LS-PEER) where the run has failed.
   int32_t exit_code(const TaskEnd& end) const;
   bool is_chief(const TaskEvent& event) const { return event.link == chief_link_; }
 

@@ -89,7 +89,18 @@ at::Tensor get_dense(MessageReader& from) {
 
 }  // namespace
 
+void require_sendable(const at::Tensor& tensor) {
+  if (!tensor.defined()) return;
+  if (tensor.layout() != at::kStrided && tensor.layout() != at::kSparse) {
+    throw UsageError("LS-STEP-VALUE",
+                     fmt::format("a tensor of layout {} does not travel between tasks", c10::str(tensor.layout())),
+                     "make it dense: to_dense()");
+  }
+  number_of_type(tensor.scalar_type());
+}
+
 void put(std::string& bytes, const at::Tensor& tensor) {
+  require_sendable(tensor);
   ByteWriter to(bytes);
   if (!tensor.defined()) {
     to.put(static_cast<uint8_t>(Form::kUndefined));

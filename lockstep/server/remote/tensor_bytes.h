@@ -11,7 +11,11 @@
 
 namespace lockstep::internal::inline server {
 
-/// An undefined tensor, a dense one, or a sparse one of a gradient; in the host's memory, without its graph.
+/// A UsageError (LS-STEP-VALUE) for a tensor whose dtype or layout has no bytes here.
+void require_sendable(const at::Tensor& tensor);
+
+/// An undefined tensor, a dense one, or a sparse one of a gradient; in the host's memory, without its graph. The error
+/// of require_sendable() for any other one.
 void put(std::string& bytes, const at::Tensor& tensor);
 /// Throws the PeerError of `from` where the bytes are none. Memory is taken for what has come, and no more.
 at::Tensor get_tensor(MessageReader& from);

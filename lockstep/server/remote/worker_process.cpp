@@ -128,7 +128,12 @@ int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batche
     if (event->kind != TaskEvent::Kind::kReceived) continue;
     std::string_view text = event->text;
     switch (take_word(text)) {
-      case TaskWord::kProtocol: task.put(worker_message(text, payloads_)); break;
+      case TaskWord::kProtocol: {
+        const WorkerMessage message = worker_message(text, payloads_);
+        require_payloads(message);
+        task.put(message);
+        break;
+      }
       case TaskWord::kSettled: {
         const int64_t settled = settled_of(text);
         batches.forget_below(settled / setup_.parts());

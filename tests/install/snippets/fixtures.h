@@ -85,6 +85,10 @@ namespace snippets::servers {
 extern lockstep::ParameterServerStrategy& strategy;
 extern lockstep::data::DistributedDataset& data;
 extern const lockstep::Step<std::function<void(lockstep::WorkerContext&)>> train;
+extern lockstep::Coordinator& coordinator;
+extern const lockstep::data::Dataset& samples;
+extern lockstep::Replicated<torch::nn::Linear>& model;
+extern lockstep::Embedding& table;
 
 }  // namespace snippets::servers
 

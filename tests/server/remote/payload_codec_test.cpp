@@ -175,10 +175,20 @@ TEST(TaskMessages, ComeBack) {
   EXPECT_EQ(back.begin.counted_above, std::vector<int64_t>{8});
   EXPECT_EQ(back.servers.at(0).port, 99);
   for (std::size_t size = 0; size < text.size(); ++size) EXPECT_THROW(task_welcome(text.substr(0, size)), PeerError);
-  const std::string end = to_bytes(TaskEnd{.code = 3, .settled = 9, .failure = "why"});
+  const std::string end = to_bytes(TaskEnd{.code = 3, .failure = "why"});
   text = end;
   EXPECT_EQ(take_word(text), TaskWord::kEnd);
   EXPECT_EQ(task_end(text).failure, "why");
+}
+
+TEST(RemotePayloads, AMessageWithoutWhatItMustHaveIsRefused) {
+  EXPECT_THROW(require_payloads(ServerMessage(PullRequest())), PeerError);
+  EXPECT_THROW(require_payloads(ServerMessage(PushRequest())), PeerError);
+  EXPECT_THROW(require_payloads(WorkerMessage(PulledValues())), PeerError);
+  EXPECT_THROW(require_payloads(WorkerMessage(PushAnswer{.verdict = PushVerdict::kRefused})), PeerError);
+  EXPECT_THROW(require_payloads(ChiefMessage(StepReport{.outcome = StepOutcome::kFailed})), PeerError);
+  EXPECT_NO_THROW(require_payloads(ChiefMessage(StepReport())));
+  EXPECT_NO_THROW(require_payloads(WorkerMessage(PushAnswer())));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <map>
@@ -20,6 +21,7 @@
 #include "lockstep/strategy/kinds/mirrored.h"
 #include "tests/server/remote/remote_tasks.h"
 #include "tests/server/small_net.h"
+#include "tests/support/errors.h"
 #include "tests/support/programs.h"
 #include "tests/support/scratch_folder.h"
 
@@ -307,6 +309,20 @@ TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
   }
 }
 
+TEST(RemoteRun, ATaskWithAnotherRuleIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+    const Optimizer optimizer = spec.job == "ps" ? strategy.make_optimizer(weights, torch::optim::AdamWOptions(0.1))
+                                                 : strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {"AdamW of 1 variable", "SGD of 1 variable"}) {
+    EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
+    EXPECT_NE(results[2].error.find(part), std::string::npos) << results[2].error;
+  }
+}
+
 class RemoteCheckpoints : public testing::ScratchFolder {};
 
 TEST_F(RemoteCheckpoints, ARestoredRunGoesOnAtTheBatchOfItsNextStep) {
@@ -351,14 +367,45 @@ TEST_F(RemoteCheckpoints, ARestoredRunGoesOnAtTheBatchOfItsNextStep) {
   run_all(true);
 }
 
-TEST(RemoteRun, AResultThatDoesNotTravelIsTheStepsError) {
+TEST_F(RemoteCheckpoints, RowsOfATableThatWasRestoredAloneAreSeenWhenTheyChange) {
+  for (const bool restores : {false, true}) {
+    expect_all_ended_well(run_tasks(1, 1, [&](const ClusterSpec& spec) {
+      ParameterServerStrategy strategy({.cluster = spec});
+      const auto table = strategy.make_embedding({.name = "users", .rows = 10, .dim = 1});
+      const auto optimizer = strategy.make_optimizer(table, torch::optim::SGDOptions(1));
+      const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+        table.look_up(ctx, torch::zeros({1}, torch::kLong)).sum().backward();  // the row becomes 1 less
+        ctx.push();
+      });
+      const Checkpoint checkpoint(strategy);
+      if (restores && is_chief(spec)) checkpoint.restore(path("table"), {.only = {"users"}});
+      return strategy.coordinate([&](Coordinator& coordinator) {
+        const auto row = [&] { return table.read(torch::zeros({1}, torch::kLong)).item<double>(); };
+        const double before = row();
+        for (int i = 0; i < 5; ++i) {
+          coordinator.schedule(step);
+          coordinator.join();
+          EXPECT_NEAR(row(), before - i - 1, 1e-5) << "float32, " << (restores ? "restored" : "new");
+        }
+        if (!restores) checkpoint.save(path("table"));
+      });
+    }));
+  }
+}
+
+TEST(RemoteRun, WhatDoesNotTravelIsAnErrorOfItsStepOrOfItsScheduling) {
   expect_all_ended_well(run_tasks(1, 1, [](const ClusterSpec& spec) {
     ParameterServerStrategy strategy({.cluster = spec});
     const auto odd = strategy.step(
         "odd", [](WorkerContext&) { return torch::quantize_per_tensor(torch::ones({2}), 0.1, 0, torch::kQInt8); });
     const auto even = strategy.step("even", [](WorkerContext&) { return 2; });
+    const auto sum = strategy.step("sum", [](WorkerContext&, const Tensor& x) { return x.sum().item<double>(); });
     return strategy.coordinate([&](Coordinator& coordinator) {
       EXPECT_THROW(coordinator.schedule(odd).get(), ReplicaError);
+      const Tensor quantized = torch::quantize_per_tensor(torch::ones({2}), 0.1, 0, torch::kQInt8);
+      testing::expect_error<UsageError>([&] { coordinator.schedule(sum, quantized); }, "LS-STEP-VALUE", {"QInt8"});
+      testing::expect_error<UsageError>([&] { coordinator.schedule(sum, torch::eye(2).to_sparse_csr()); },
+                                        "LS-STEP-VALUE", {"SparseCsr"});
       EXPECT_EQ(coordinator.schedule(even).get(), 2);
     });
   }));

@@ -1,4 +1,4 @@
-#include "lockstep/core/told_findings.h"
+#include "lockstep/core/process/told_findings.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

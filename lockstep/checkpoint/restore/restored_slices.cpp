@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/restored_slices.h"
+#include "lockstep/checkpoint/restore/restored_slices.h"
 
 #include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
