@@ -75,7 +75,6 @@ void ChiefTask::work(const Fn& fn) {
     machine_.decide_round(round.round, mail_.coefficient(round), true, out);
     machine_.collect(out);
   }
-  act(out);
   if (!replay_) return act(out);
   guard([&] { act(out); });
 }
