@@ -46,20 +46,23 @@ void require_own_options(const std::string& name, const StrategyOptions& options
   };
   const StrategyOptions defaults;
   const Tuning& tuning = options.tuning;
-  const std::array<Option, 17> all{{
+  const std::array<Option, 20> all{{
       {".partitioner", static_cast<bool>(options.partitioner), kServers},
       {".placement", options.placement != defaults.placement, kServers},
       {".staleness", options.staleness != defaults.staleness, kServers},
       {".record", options.record != defaults.record, kServers},
       {".workers", options.workers != defaults.workers, kServers},
       {".servers", options.servers != defaults.servers, kServers},
+      {".queue", options.queue != defaults.queue, kServers},
+      {".attempts", options.attempts != defaults.attempts, kServers},
+      {".timeouts.step", options.timeouts.step != defaults.timeouts.step, kServers},
       {".storage", options.storage != defaults.storage, "central-storage"},
       {".engine", options.engine != defaults.engine, "multi-worker", kServers},
       {".timeouts", options.timeouts != defaults.timeouts, "multi-worker", kServers},
       {".update_form", options.update_form != defaults.update_form, "multi-worker"},
-      {".wire", options.wire != defaults.wire, "multi-worker"},
+      {".wire", options.wire != defaults.wire, "multi-worker", kServers},
       {".slots", options.slots != defaults.slots, "multi-worker"},
-      {".device", options.device != defaults.device, "one-device"},
+      {".device", options.device != defaults.device, "one-device", kServers},
       {".copies", options.copies != defaults.copies, "mirrored", "multi-worker"},
       {".tuning.update_form", tuning.update_form.value_or(defaults.update_form) != defaults.update_form,
        "multi-worker"},
@@ -114,7 +117,11 @@ std::unique_ptr<Strategy> make_with_servers(StrategyOptions options) {
       .seed = options.seed,
       .threads_per_replica = options.threads_per_replica,
       .engine = std::move(options.engine),
-      .timeouts = options.timeouts});
+      .timeouts = options.timeouts,
+      .queue = options.queue,
+      .attempts = options.attempts,
+      .wire = options.wire,
+      .device = std::move(options.device)});
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ struct StrategyOptions {
   std::optional<ClusterSpec> cluster = std::nullopt;  // this and the next two are of multi-worker and parameter-server
   std::string engine = "auto";
   WorkerTimeouts timeouts = {};
-  UpdateForm update_form = UpdateForm::kAuto;  // this and the next two are of multi-worker
-  WireFormat wire = WireFormat::kExact;
+  UpdateForm update_form = UpdateForm::kAuto;  // this and .slots are of multi-worker
+  WireFormat wire = WireFormat::kExact;        // of multi-worker and parameter-server
   Slots slots = Slots::kWhole;
-  std::string device = {};  // of one-device, in place of .devices
+  std::string device = {};  // of one-device, in place of .devices, and of parameter-server
   Tuning tuning = {};       // the options that decide no bits, in one place
   // These are of parameter-server, which takes .replicas as the number of its workers too.
   Partitioner partitioner = {};
@@ -42,6 +42,8 @@ struct StrategyOptions {
   std::string record = {};
   std::optional<int64_t> workers = std::nullopt;
   std::optional<int64_t> servers = std::nullopt;
+  StepQueue queue = {};
+  int64_t attempts = 3;
 };
 
 /// "one-device", "mirrored", "multi-worker", "central-storage" or "parameter-server". A UsageError for another name,

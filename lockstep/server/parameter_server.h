@@ -39,6 +39,8 @@ struct ReplayedRun;
 struct StepQueue {
   int64_t steps = 1'000'000;
   int64_t bytes = int64_t{64} << 20;  // of their arguments; one step's may be more
+
+  bool operator==(const StepQueue&) const = default;
 };
 
 struct ParameterServerOptions {
@@ -52,7 +54,8 @@ struct ParameterServerOptions {
   /// bits of a MirroredStrategy of W replicas.
   std::optional<int64_t> staleness = std::nullopt;
   /// A file that the order of steps, and which state each of them saw, is written to: `lockstep replay` repeats the run
-  /// by it. It replaces a file that is there. Empty: none. A UsageError where tasks are processes.
+  /// by it. It replaces a file that is there, when coordinate() is called for the first time, and no two strategies
+  /// write one at a time. Empty: none. A UsageError where tasks are processes.
   std::string record = {};
   int64_t workers = 2;  // without a cluster
   int64_t servers = 1;  // without a cluster

@@ -6,6 +6,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -48,6 +49,9 @@ TEST(MakeStrategy, RefusesOptionsOfServersForReplicasAndTheOtherWayRound) {
     refused(name, {.record = "run.record"}, ".record");
     refused(name, {.workers = 2}, ".workers");
     refused(name, {.servers = 1}, ".servers");
+    refused(name, {.queue = {.steps = 5}}, ".queue");
+    refused(name, {.attempts = 5}, ".attempts");
+    refused(name, {.timeouts = {.step = std::chrono::seconds(1)}}, ".timeouts.step");
   }
   refused("parameter-server", {.devices = lanes(2)}, ".devices");
   refused("parameter-server", {.copies = Copies::kPerReplica}, ".copies");
@@ -60,6 +64,23 @@ TEST(MakeStrategy, RefusesOptionsOfServersForReplicasAndTheOtherWayRound) {
   expect_error<UsageError>([] { make_strategy("parameter-server", {.workers = 0}); }, "LS-OPTION", {".workers is 0"});
   expect_error<UsageError>([] { make_strategy("parameter-server", {.engine = "shared-memory"}); }, "LS-OPTION",
                            {".engine is 'shared-memory'"});
+}
+
+TEST(MakeStrategy, GivesParameterServersWhatBoundsAndRoundsTheirSteps) {
+  const auto refused = [](const StrategyOptions& options, const char* code, const char* part) {
+    expect_error<UsageError>([&] { make_strategy("parameter-server", options); }, code, {part});
+  };
+  refused({.queue = {.steps = 0}}, "LS-OPTION", "steps = 0");
+  refused({.queue = {.bytes = -1}}, "LS-OPTION", "bytes = -1");
+  refused({.attempts = -1}, "LS-OPTION", ".attempts = -1");
+  refused({.timeouts = {.step = std::chrono::milliseconds(-1)}}, "LS-OPTION", ".step");
+  refused({.wire = WireFormat::kBFloat16, .staleness = 0}, "LS-OPTION", "kBFloat16");
+  refused({.device = "cuda:0"}, "LS-DEVICE", "'cuda:0'");
+  EXPECT_NO_THROW(make_strategy("parameter-server", {.timeouts = {.step = std::chrono::seconds(9)},
+                                                     .wire = WireFormat::kBFloat16,
+                                                     .device = "cpu",
+                                                     .queue = {.steps = 10, .bytes = 100},
+                                                     .attempts = 0}));
 }
 
 /// A program that chooses its strategy at run time trains by a Trainer under each of them.
