@@ -11,6 +11,7 @@
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/replica/call_gate.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/option_checks.h"
 #include "lockstep/server/worker_context.h"
 
 namespace lockstep {
@@ -34,6 +35,14 @@ at::Tensor checked_ids(const at::Tensor& ids, const std::string& table, const ch
 }
 
 }  // namespace
+
+std::string internal::text_of(const TableState& state) {
+  const EmbeddingOptions& options = state.table.options();
+  return fmt::format("table '{}' {} rows {} dim {} admit_after {} evict_after {} limit_bytes {} initial {} rule {}",
+                     options.name, c10::toString(options.dtype), options.rows, options.dim, options.admit_after,
+                     options.evict_after, options.limit_bytes, text_of(options.initial),
+                     state.rule ? state.rule->name() : "none");
+}
 
 const std::shared_ptr<internal::TableState>& Embedding::state() const {
   if (state_) return state_;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "lockstep/server/embedding_options.h"
@@ -32,6 +33,9 @@ struct TableState {
   int64_t evicted_at = 0;                     // how many steps counted at the last eviction
   int64_t promised_rows = 0;                  // new ones at most, of pushes that are held
 };
+
+/// In one line what all tasks must have made a table with, and what a replay must have.
+std::string text_of(const TableState& state);
 
 /// What a step pushes to a table: each row once.
 struct RowsOfStep {

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/optim/rules/group_rule.h"
-#include "lockstep/server/option_checks.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal::inline server {
@@ -64,13 +62,7 @@ std::string Catalog::text() const {
                         fmt::join(one.sizes(), ", "), kind_of(one.state()), one.trainable() ? ", trainable" : "",
                         servers_[i]);
   }
-  for (const auto& one : tables_) {
-    const EmbeddingOptions& options = one->table.options();
-    text += fmt::format(
-        "table '{}' {} rows {} dim {} admit_after {} evict_after {} limit_bytes {} initial {} rule {}\n", options.name,
-        c10::toString(options.dtype), options.rows, options.dim, options.admit_after, options.evict_after,
-        options.limit_bytes, text_of(options.initial), one->rule ? one->rule->name() : "none");
-  }
+  for (const auto& one : tables_) text += text_of(*one) + "\n";
   return text;
 }
 

@@ -49,7 +49,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       begin_(begin),
       epoch_(fresh_epoch()),
       program_(setup.program()),
-      payloads_(setup.catalog, -1, setup.chief.servers),
+      payloads_(setup.catalog, -1, setup.chief.servers, setup.rounds_gradients),
       network_(place.job),
       state_(setup.strategy, setup.catalog, begin.counted) {
   network_.set_run(epoch_);

@@ -75,34 +75,6 @@ void put_request(std::string& bytes, const Wanted& wanted, const Catalog& catalo
   }
 }
 
-void put_push(std::string& bytes, const StepPush& push, const Catalog& catalog) {
-  ByteWriter to(bytes);
-  to.put(push.part);
-  put_options(to, push.options);
-  to.put(uint64_t{push.gradients.size()});
-  for (const StepPush::Gradient& one : push.gradients) {
-    to.put(catalog.number_of(one.variable));
-    put(bytes, one.gradient);
-  }
-  to.put(uint64_t{push.buffers.size()});
-  for (const StepPush::Buffer& one : push.buffers) {
-    to.put(catalog.number_of(one.variable));
-    put(bytes, one.value);
-  }
-  to.put(uint64_t{push.changes.size()});
-  for (const StepPush::Change& one : push.changes) {
-    to.put(catalog.number_of(one.variable));
-    to.put(static_cast<uint8_t>(one.change));
-    put(bytes, one.value);
-  }
-  to.put(uint64_t{push.rows.size()});
-  for (const RowsOfStep& one : push.rows) {
-    to.put(catalog.number_of(*one.table));
-    to.put_list(one.ids);
-    put(bytes, one.gradients);
-  }
-}
-
 void put_values(std::string& bytes, const PulledTensors& pulled) {
   ByteWriter to(bytes);
   to.put(pulled.at);
@@ -150,6 +122,43 @@ Payload get_arguments(std::string_view bytes) {
 
 }  // namespace
 
+void RemotePayloads::put_push(std::string& bytes, const StepPush& push) const {
+  const auto as_sent = [&](const at::Tensor& gradient) {  // the worker has rounded it: no bit is lost
+    return rounds_gradients_ && gradient.scalar_type() == at::kFloat ? gradient.to(at::kBFloat16) : gradient;
+  };
+  ByteWriter to(bytes);
+  to.put(push.part);
+  put_options(to, push.options);
+  to.put(uint64_t{push.gradients.size()});
+  for (const StepPush::Gradient& one : push.gradients) {
+    to.put(catalog_.number_of(one.variable));
+    server::put(bytes, as_sent(one.gradient));
+  }
+  to.put(uint64_t{push.buffers.size()});
+  for (const StepPush::Buffer& one : push.buffers) {
+    to.put(catalog_.number_of(one.variable));
+    server::put(bytes, one.value);
+  }
+  to.put(uint64_t{push.changes.size()});
+  for (const StepPush::Change& one : push.changes) {
+    to.put(catalog_.number_of(one.variable));
+    to.put(static_cast<uint8_t>(one.change));
+    server::put(bytes, one.value);
+  }
+  to.put(uint64_t{push.rows.size()});
+  for (const RowsOfStep& one : push.rows) {
+    to.put(catalog_.number_of(*one.table));
+    to.put_list(one.ids);
+    server::put(bytes, as_sent(one.gradients));
+  }
+}
+
+at::Tensor RemotePayloads::get_gradient(MessageReader& from, at::ScalarType type) const {
+  const at::Tensor gradient = get_tensor(from);
+  const bool is_rounded = rounds_gradients_ && type == at::kFloat && gradient.defined();
+  return is_rounded && gradient.scalar_type() == at::kBFloat16 ? gradient.to(at::kFloat) : gradient;
+}
+
 void RemotePayloads::put(PayloadKind kind, const Payload& payload, std::string& bytes) {
   switch (kind) {
     case PayloadKind::kArguments: return put_arguments(bytes, as<StepCall>(payload));
@@ -157,7 +166,7 @@ void RemotePayloads::put(PayloadKind kind, const Payload& payload, std::string& 
     case PayloadKind::kError: return put_error(bytes, as<StepFailure>(payload).error);
     case PayloadKind::kRequest: return put_request(bytes, as<Wanted>(payload), catalog_);
     case PayloadKind::kValues: return put_values(bytes, as<PulledTensors>(payload));
-    case PayloadKind::kPush: return put_push(bytes, as<StepPush>(payload), catalog_);
+    case PayloadKind::kPush: return put_push(bytes, as<StepPush>(payload));
     case PayloadKind::kRates: return;
     case PayloadKind::kChange:
     case PayloadKind::kSaved: bytes += as<std::string>(payload); return;
@@ -270,7 +279,7 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
   };
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     const Variable& one = get_variable();
-    push->gradients.push_back({one, get_tensor(from)});
+    push->gradients.push_back({one, get_gradient(from, one.dtype())});
     const at::Tensor& gradient = push->gradients.back().gradient;
     from.expect(gradient.defined() && gradient.sizes() == one.sizes() && gradient.scalar_type() == one.dtype());
   }
@@ -294,12 +303,12 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     RowsOfStep rows{table(from)};
     rows.ids = get_ids(from, *rows.table);
-    rows.gradients = get_tensor(from);
     const EmbeddingOptions& options = rows.table->table.options();
+    const at::ScalarType type = options.dtype == at::kDouble ? at::kDouble : at::kFloat;
+    rows.gradients = get_gradient(from, type);
     from.expect(rows.gradients.defined() && !rows.gradients.is_sparse() && rows.gradients.dim() == 2 &&
                 rows.gradients.size(0) == static_cast<int64_t>(rows.ids.size()) &&
-                rows.gradients.size(1) == options.dim &&
-                rows.gradients.scalar_type() == (options.dtype == at::kDouble ? at::kDouble : at::kFloat));
+                rows.gradients.size(1) == options.dim && rows.gradients.scalar_type() == type);
     push->rows.push_back(std::move(rows));
   }
   from.expect_end();

@@ -24,11 +24,11 @@ void require_payloads(const ServerMessage& message);
 void require_payloads(const WorkerMessage& message);
 
 /// One thread at a time uses it. Of a task that gets messages of workers, what they name must lie there: `server` is
-/// that task's number among the servers, or -1.
+/// that task's number among the servers, or -1. Where gradients are rounded to bfloat16, those of float32 travel so.
 class RemotePayloads final : public PayloadCodec {
  public:
-  RemotePayloads(const Catalog& catalog, int32_t server, int32_t servers)
-      : catalog_(catalog), server_(server), servers_(servers) {}
+  RemotePayloads(const Catalog& catalog, int32_t server, int32_t servers, bool rounds_gradients = false)
+      : catalog_(catalog), server_(server), servers_(servers), rounds_gradients_(rounds_gradients) {}
 
   void put(PayloadKind kind, const Payload& payload, std::string& bytes) override;
   Payload get(PayloadKind kind, std::string_view bytes) override;
@@ -36,6 +36,9 @@ class RemotePayloads final : public PayloadCodec {
  private:
   Payload get_request(std::string_view bytes) const;
   Payload get_push(std::string_view bytes) const;
+  void put_push(std::string& bytes, const StepPush& push) const;
+  /// `type` is that of the gradient when it was pushed.
+  at::Tensor get_gradient(MessageReader& from, at::ScalarType type) const;
   const Variable& variable(MessageReader& from) const;
   const std::shared_ptr<TableState>& table(MessageReader& from) const;
   void expect_here(const MessageReader& from, const Variable& variable) const;
@@ -44,6 +47,7 @@ class RemotePayloads final : public PayloadCodec {
   const Catalog& catalog_;
   const int32_t server_;
   const int32_t servers_;
+  const bool rounds_gradients_;
 };
 
 }  // namespace lockstep::internal::server

@@ -23,12 +23,11 @@ int32_t server_of(const TaskId& self) {
 }  // namespace
 
 std::string RemoteSetup::program() const {
-  std::string text =
-      fmt::format("Lockstep {}\n{}\nfingerprint {}\nseed {}\nstaleness {}\n.lost {} ms\n", LOCKSTEP_VERSION,
-                  platform_description(), platform_fingerprint(), strategy.seed(),
-                  chief.staleness ? std::to_string(*chief.staleness) : "unbounded", join.timeouts.lost.count());
+  std::string text = fmt::format("Lockstep {}\n{}\nfingerprint {}\nseed {}\nstaleness {}\nwire {}\n.lost {} ms\n",
+                                 LOCKSTEP_VERSION, platform_description(), platform_fingerprint(), strategy.seed(),
+                                 chief.staleness ? std::to_string(*chief.staleness) : "unbounded",
+                                 rounds_gradients ? "bfloat16" : "exact", join.timeouts.lost.count());
   text += catalog.text();
-  if (rounds_gradients) text += "wire bfloat16\n";
   for (const std::string& one : StrategyAccess::optimizer_texts(strategy)) text += one + "\n";
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
   return text;
@@ -48,7 +47,7 @@ PeerError lost_task(const TaskHello& peer, const std::string& why, const char* c
 TaskProcess::TaskProcess(const RemoteSetup& setup, const TaskPlace& place)
     : setup_(setup),
       place_(place),
-      payloads_(setup.catalog, server_of(place.job.self), setup.chief.servers),
+      payloads_(setup.catalog, server_of(place.job.self), setup.chief.servers, setup.rounds_gradients),
       network_(place.job) {}
 
 TaskWelcome TaskProcess::meet_chief() {

@@ -323,6 +323,46 @@ TEST(RemoteRun, ATaskWithAnotherRuleIsRefusedWithBothSidesShown) {
   }
 }
 
+TEST(RemoteRun, ATaskWithAnotherWireIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec,
+                                      .timeouts = {.join = std::chrono::seconds(3)},
+                                      .wire = spec.job == "worker" ? WireFormat::kBFloat16 : WireFormat::kExact});
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {"wire bfloat16", "wire exact"}) {
+    EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
+    EXPECT_NE(results[1].error.find(part), std::string::npos) << results[1].error;
+  }
+}
+
+TEST(RemoteRun, BFloat16RoundsEachGradientAndAddsInFloat32) {
+  expect_all_ended_well(run_tasks(2, 2, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .wire = WireFormat::kBFloat16});
+    const Variable weight = strategy.make_variable(torch::zeros({3}), {.name = "w"});
+    const Variable wide = strategy.make_variable(torch::zeros({3}, torch::kDouble), {.name = "wide"});
+    const Embedding table = strategy.make_embedding({.name = "t", .rows = 4, .dim = 1, .initial = 0.0});
+    const auto optimizer = strategy.make_optimizer({weight, wide}, torch::optim::SGDOptions(1.0));
+    const auto rows = strategy.make_optimizer(table, torch::optim::SGDOptions(1.0));
+    const Tensor gradient = torch::tensor({1.01F, 3.1415927F, -0.1F});
+    const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+      const Tensor row = table.look_up(ctx, torch::zeros({1}, torch::kLong));
+      ((weight.value(ctx) * gradient).sum() + row.sum() * 1.01 + (wide.value(ctx) * gradient).sum()).backward();
+      ctx.push();
+    });
+    return strategy.coordinate([&](Coordinator& coordinator) {
+      for (int k = 0; k < 3; ++k) coordinator.schedule(step);
+      coordinator.join();
+      const auto three_of = [](const Tensor& one) { return -(one + one + one); };
+      const auto rounded = [](const Tensor& one) { return one.to(torch::kBFloat16).to(torch::kFloat); };
+      EXPECT_TRUE(torch::equal(weight.read(), three_of(rounded(gradient)))) << weight.read();
+      EXPECT_TRUE(torch::equal(wide.read(), three_of(gradient.to(torch::kDouble)))) << wide.read();
+      EXPECT_TRUE(torch::equal(table.read(torch::zeros({1}, torch::kLong)).flatten(),
+                               three_of(rounded(torch::tensor({1.01F})))));
+    });
+  }));
+}
+
 class RemoteCheckpoints : public testing::ScratchFolder {};
 
 TEST_F(RemoteCheckpoints, ARestoredRunGoesOnAtTheBatchOfItsNextStep) {
