@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <deque>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "lockstep/server/local/evaluation.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/parameter_server.h"
+#include "lockstep/server/record/run_record.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 
@@ -59,9 +59,6 @@ uint64_t bytes_of(const Batch& batch) {
   for (const auto& [name, tensor] : batch.more) all += bytes(tensor);
   return all;
 }
-
-/// No program's step has this number: their names are numbered from 0.
-constexpr uint32_t kTrainerStep = std::numeric_limits<uint32_t>::max();
 
 }  // namespace
 

@@ -2,11 +2,15 @@
 #include "lockstep/server/record/run_record.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/errors.h"
@@ -112,6 +116,49 @@ TEST_F(RunRecordFile, ReplacesAFileAndNoOtherThing) {
   expect_error<DataError>([] { RecordFile("/dev/null"); }, "LS-FILE", {"'/dev/null'"});
   expect_error<DataError>([&] { RecordFile(path("no/r")); }, "LS-FILE", {quoted("no/r")});
   expect_error<DataError>([&] { read_record(path("absent")); }, "LS-FILE", {quoted("absent")});
+}
+
+TEST_F(RunRecordFile, IsNoPipeAndNoDeviceWhichMayHaveNoEnd) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  for (const std::string& other : {path("pipe"), path("."), std::string("/dev/zero"), std::string("/dev/null")}) {
+    expect_error<DataError>([&] { read_record(other); }, "LS-FILE", {"'" + other + "'", "no plain file"});
+    expect_error<DataError>([&] { RecordFile file(other); }, "LS-FILE", {"'" + other + "'"});
+  }
+}
+
+TEST_F(RunRecordFile, OfAForeignKindIsRefused) {
+  const std::string magic = "LSRECORD";
+  for (const std::string& bytes :
+       {std::string(), std::string("LSRECOR"), magic, magic + std::string(3, '\1'), magic + std::string("\1\0\0\0", 4),
+        magic + std::string("\2\0\0\0R", 5), std::string("\x7f") + "ELF" + std::string(5000, 'x')}) {
+    expect_error<DataError>([&] { read_record(write("foreign", bytes)); }, "LS-RUN-RECORD", {quoted("foreign")});
+  }
+}
+
+TEST_F(RunRecordFile, HasAStepOfManyPulls) {
+  RecordEvent event{.step = 3, .pushed = true, .states = std::vector<Position>(100'000, 2)};
+  {
+    RecordFile file(path("r"));
+    file.begin_run("{}");
+    file.add(event);
+    std::ranges::fill(event.states, 9);
+    event.states.back() = 7;
+    file.add(event);
+    file.end_run();
+  }
+  const ReplayRecord record = read_record(path("r"));
+  EXPECT_EQ(record.torn, "");
+  ASSERT_EQ(record.runs.front().events.size(), 2U);
+  EXPECT_EQ(record.runs.front().events.back(), event);
+}
+
+TEST_F(RunRecordFile, IsWrittenByOneAtATime) {
+  std::optional<RecordFile> first(std::in_place, path("r"));
+  first->begin_run("{}");
+  expect_error<DataError>([&] { RecordFile second(path("r")); }, "LS-FILE", {quoted("r"), "another run"});
+  EXPECT_EQ(read_record(path("r")).runs.size(), 1U) << "the second one has not emptied it";
+  first.reset();
+  RecordFile second(path("r"));
 }
 
 TEST_F(RunRecordFile, AFullDiskIsAnError) {

@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,8 +14,8 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
+#include <optional>
+#include <utility>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -30,6 +31,7 @@ constexpr std::string_view kMagic = "LSRECORD";
 constexpr uint32_t kVersion = 1;
 constexpr std::size_t kChunkBytes = std::size_t{64} << 10;
 constexpr std::size_t kBeforeContent = 1 + 4 + 8;
+constexpr uint64_t kMostPulls = uint64_t{1} << 20;  // of a step, in a file that is read
 
 // The first byte of an event: its kind, and what of it is as usual.
 constexpr uint8_t kKindBits = 0x07;
@@ -103,10 +105,68 @@ double seconds_now() {
                   "name a plain file, or a new one, in a folder of yours on a disk with room");
 }
 
+constexpr const char* kGiveARecord = "give the file that .record of ParameterServerOptions has named";
+
 [[noreturn]] void refuse_to_read(const std::filesystem::path& path, const std::string& reason) {
   throw DataError("LS-RUN-RECORD",
-                  fmt::format("'{}' is no record of a run that can be read: {}", path.string(), reason),
-                  "give the file that .record of ParameterServerOptions has named");
+                  fmt::format("'{}' is no record of a run that can be read: {}", path.string(), reason), kGiveARecord);
+}
+
+[[noreturn]] void fail_to_read(const std::filesystem::path& path, const std::string& reason) {
+  throw DataError("LS-FILE", fmt::format("the record '{}' cannot be read: {}", path.string(), reason), kGiveARecord);
+}
+
+/// Says nothing of the file where this process has no descriptor left.
+FileDescriptor opened(const std::filesystem::path& path, int flags,
+                      void (*refuse)(const std::filesystem::path&, const std::string&)) {
+  FileDescriptor file(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (file.is_open()) return file;
+  const int error = errno;
+  if (!is_out_of_descriptors(error)) refuse(path, std::strerror(error));
+  throw DataError("LS-FILE-LIMIT",
+                  fmt::format("the record '{}' cannot be opened: {}", path.string(), text_of_open_error(error)),
+                  kMoreDescriptors);
+}
+
+/// Reads until `bytes` has `most` of them; fewer at the end of the file.
+void read_to(std::size_t most, const FileDescriptor& file, const std::filesystem::path& path, std::string& bytes) {
+  std::size_t size = bytes.size();
+  bytes.resize(most);
+  while (size < most) {
+    const ssize_t read = ::read(file.get(), bytes.data() + size, most - size);
+    if (read < 0 && errno == EINTR) continue;
+    if (read < 0) fail_to_read(path, std::strerror(errno));
+    if (read == 0) break;
+    size += static_cast<std::size_t>(read);
+  }
+  bytes.resize(size);
+}
+
+bool is_plain(const struct stat& status) { return S_ISREG(status.st_mode); }
+
+/// Which number the bytes of a record give as its version; nothing where they do not begin as one.
+std::optional<uint32_t> version_of(std::string_view bytes) {
+  ByteReader reader(bytes);
+  std::string_view magic;
+  uint32_t version = 0;
+  if (!reader.get_bytes(kMagic.size(), magic) || magic != kMagic || !reader.get(version)) return std::nullopt;
+  return version;
+}
+
+/// The bytes of a file that begins as a record of this version. A pipe or a device, which may have no end, is refused.
+std::string bytes_of_record(const std::filesystem::path& path) {
+  const FileDescriptor file = opened(path, O_RDONLY, fail_to_read);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_to_read(path, std::strerror(errno));
+  if (!is_plain(status)) fail_to_read(path, "it is no plain file");
+  std::string bytes;
+  read_to(kMagic.size() + sizeof(kVersion), file, path, bytes);
+  const std::optional<uint32_t> version = version_of(bytes);
+  if (!version) refuse_to_read(path, "it does not begin as one");
+  if (*version != kVersion)
+    refuse_to_read(path, fmt::format("it has version {}, and this build reads version {}", *version, kVersion));
+  read_to(std::max(bytes.size(), static_cast<std::size_t>(status.st_size)), file, path, bytes);
+  return bytes;
 }
 
 /// Adds the events of a chunk; false where it is not what a writer makes.
@@ -179,11 +239,12 @@ bool EventCoder::get(std::string_view& bytes, RecordEvent& event) {
   event.function = function_;
   if (!is_done) {
     if (!get_small(bytes, event.outcome, static_cast<uint64_t>(StepOutcome::kWithdrawn))) return false;
+    if (event.outcome == StepOutcome::kDone) return false;
   }
   uint64_t pulls = 0;
   if (!get_digest(bytes, event.data) || !get_digest(bytes, event.push) || !get_number(bytes, pulls)) return false;
   const bool one_state = (first & kOneState) != 0;
-  if (one_state ? pulls > kChunkBytes : pulls > bytes.size()) return false;  // decides an allocation
+  if (one_state ? pulls > kMostPulls : pulls > bytes.size()) return false;  // decides an allocation
   for (uint64_t pull = 0; pull < pulls; ++pull) {
     if ((!one_state || pull == 0) && !get_difference(bytes, state_)) return false;
     event.states.push_back(state_);
@@ -192,21 +253,8 @@ bool EventCoder::get(std::string_view& bytes, RecordEvent& event) {
 }
 
 ReplayRecord read_record(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream || std::filesystem::is_directory(file)) {
-    throw DataError("LS-FILE", fmt::format("the record '{}' cannot be read: {}", file.string(), std::strerror(errno)),
-                    "give the file that .record of ParameterServerOptions has named");
-  }
-  const std::string all{std::istreambuf_iterator<char>(stream), {}};
-  ByteReader reader(all);
-  std::string_view magic;
-  uint32_t version = 0;
-  if (!reader.get_bytes(kMagic.size(), magic) || magic != kMagic || !reader.get(version)) {
-    refuse_to_read(file, "it does not begin as one");
-  }
-  if (version != kVersion) {
-    refuse_to_read(file, fmt::format("it has version {}, and this build reads version {}", version, kVersion));
-  }
+  const std::string all = bytes_of_record(file);
+  ByteReader reader(std::string_view(all).substr(kMagic.size() + sizeof(kVersion)));
   ReplayRecord record;
   while (!reader.at_end() && record.torn.empty()) {
     const auto at = static_cast<std::size_t>(reader.left().data() - all.data());
@@ -234,10 +282,12 @@ ReplayRecord read_record(const std::filesystem::path& file) {
 }
 
 RecordFile::RecordFile(const std::filesystem::path& file)
-    : path_(file), file_(::open(file.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_NONBLOCK, 0666)) {
-  if (!file_.is_open()) refuse_to_write(path_, text_of_open_error(errno));
+    : path_(file), file_(opened(file, O_CREAT | O_WRONLY, refuse_to_write)) {
   struct stat status {};
-  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) refuse_to_write(path_, "it is no plain file");
+  if (::fstat(file_.get(), &status) != 0 || !is_plain(status)) refuse_to_write(path_, "it is no plain file");
+  // Two runs that write one file would leave none of their records. Where there are no locks, nobody can tell.
+  if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    refuse_to_write(path_, "another run is writing it");
   if (::ftruncate(file_.get(), 0) != 0) refuse_to_write(path_, std::strerror(errno));
   std::string begin(kMagic);
   ByteWriter(begin).put(kVersion);
@@ -284,13 +334,13 @@ void RecordFile::write_chunk(char type, std::string_view content) {
 }
 
 void RecordFile::write(std::string_view bytes) {
-  if (has_failed_) return;  // a reader stops at a chunk that is torn
+  if (!failure_.empty()) refuse_to_write(path_, failure_);  // a reader stops at a chunk that is torn
   while (!bytes.empty()) {
     const ssize_t written = ::write(file_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
-      has_failed_ = true;
-      refuse_to_write(path_, std::strerror(errno));
+      failure_ = std::strerror(errno);
+      refuse_to_write(path_, failure_);
     }
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }

@@ -56,6 +56,9 @@ class EventCoder {
   uint32_t function_ = 0;
 };
 
+/// The function of a Trainer's steps, which the program has not named.
+inline constexpr uint32_t kTrainerStep = UINT32_MAX;
+
 /// What a call of coordinate() did.
 struct RunEvents {
   std::string program = {};  // a JSON object: what has to be the same for a replay
@@ -70,15 +73,15 @@ struct ReplayRecord {
 };
 
 /// A DataError (LS-RUN-RECORD) for a file that is no record, or one of another version; LS-FILE for one that cannot be
-/// read. What follows the last whole chunk is left out, and ReplayRecord::torn says so.
+/// read, and for a pipe or a device. What follows the last whole chunk is left out, and ReplayRecord::torn says so.
 ReplayRecord read_record(const std::filesystem::path& file);
 
 /// Writes a record. Events are kept until 64 KiB have come together or a second has passed, and then written by one
 /// call. One thread at a time. Each member throws a DataError (LS-FILE) that names the path where the file system
-/// refuses.
+/// refuses, and after that each further one.
 class RecordFile {
  public:
-  /// Makes the file, or empties one that is there.
+  /// Makes the file, or empties one that is there and that no other RecordFile writes.
   explicit RecordFile(const std::filesystem::path& file);
   /// Writes what is kept, as far as it can.
   ~RecordFile();
@@ -99,7 +102,7 @@ class RecordFile {
   EventCoder coder_;
   std::string waiting_;
   double written_at_ = 0;
-  bool has_failed_ = false;
+  std::string failure_ = {};  // why it cannot be written any more
 };
 
 }  // namespace lockstep::internal::server
