@@ -73,7 +73,9 @@ class ParameterServerStrategy final : public Strategy,
   int64_t num_replicas() const { return options_.workers; }
   /// Whether tasks of the run are processes, and this is one of them.
   bool has_processes() const;
-  /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server.
+  /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server. Variables that
+  /// are synchronised on read, and those of an UpdateRule that is not elementwise, stay whole: ask when the optimizers
+  /// are there.
   std::vector<internal::Shard> servers_of(const Variable& variable) const;
 
   /// Names a function that workers call: fn(WorkerContext&, arguments...). A UsageError (LS-NAME-TAKEN) for a name that

@@ -25,14 +25,19 @@ class WorkerContext;
 
 namespace lockstep::internal::inline server {
 
+/// PulledTensors::at of what a worker has of a variable: of what each server has of it, in the order of parts_of(). In
+/// a request to one server it is one. Empty: it has nothing.
+using HadAt = std::vector<Position>;
+
 /// Of a PullRequest: which variables the worker wants. The answer is a PulledTensors.
 struct WantedVariables {
   std::vector<Variable> variables = {};
-  std::vector<std::optional<Position>> have = {};  // for each: PulledTensors::at of what the worker has
+  std::vector<HadAt> have = {};  // for each
   int64_t part = 0;                                // of the round: whose component of on-read variables
   bool whole = false;                              // of on-read variables what a read gives, as in an evaluation
 };
-/// For each wanted variable a copy of its value, or an undefined tensor where the worker has it already.
+/// For each wanted variable a copy of its value, or of what lies of it on that server; an undefined tensor where the
+/// worker has it already.
 struct PulledTensors {
   Position at = 0;
   std::exception_ptr error = {};  // in place of the values

@@ -51,7 +51,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       program_(setup.program()),
       payloads_(setup.catalog, -1, setup.chief.servers),
       network_(place.job),
-      state_(setup.strategy, setup.catalog, begin.counted) {
+      state_(setup.strategy, setup.catalog, -1, begin.counted) {
   network_.set_run(epoch_);
   gather();
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
@@ -211,8 +211,9 @@ void ChiefProcess::refresh() {
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::assign");
   // What several servers have, such as the number of steps, the first one says last.
-  for (auto one = whole.saved.rbegin(); one != whole.saved.rend(); ++one) {
-    if (*one) state_.take(as<std::string>(*one));
+  for (std::size_t server = whole.saved.size(); server-- > 0;) {
+    const Payload& saved = whole.saved[server];
+    if (saved) state_.take(as<std::string>(saved), static_cast<int32_t>(server));
   }
   known_ = whole.chief.position;
 }

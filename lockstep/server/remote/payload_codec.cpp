@@ -68,10 +68,12 @@ void put_request(std::string& bytes, const Wanted& wanted, const Catalog& catalo
   }
   const auto& variables = std::get<WantedVariables>(wanted);
   to.put(variables.part);
+  to.put(uint8_t{variables.whole});
   to.put(uint64_t{variables.variables.size()});
   for (std::size_t i = 0; i < variables.variables.size(); ++i) {
     to.put(catalog.number_of(variables.variables[i]));
-    put_optional(to, variables.have[i]);
+    const HadAt& at = variables.have[i];
+    put_optional(to, at.empty() ? std::nullopt : std::optional(at.front()));
   }
 }
 
@@ -204,7 +206,9 @@ Payload RemotePayloads::get(PayloadKind kind, std::string_view bytes) {
 const Variable& RemotePayloads::variable(MessageReader& from) const {
   const auto number = from.get<uint32_t>();
   from.expect(number < catalog_.variables().size());
-  return catalog_.variables()[number];
+  const Variable& one = catalog_.variables()[number];
+  from.expect(server_ < 0 || catalog_.part_on(server_, one.state()) != nullptr);
+  return one;
 }
 
 const std::shared_ptr<TableState>& RemotePayloads::table(MessageReader& from) const {
@@ -213,8 +217,8 @@ const std::shared_ptr<TableState>& RemotePayloads::table(MessageReader& from) co
   return catalog_.tables()[number];
 }
 
-void RemotePayloads::expect_here(const MessageReader& from, const Variable& variable) const {
-  from.expect(server_ < 0 || catalog_.server_of(variable.state()) == server_);
+std::vector<int64_t> RemotePayloads::sizes_here(const Variable& variable) const {
+  return server_ < 0 ? variable.sizes().vec() : sizes_of(*catalog_.part_on(server_, variable.state()), variable.sizes());
 }
 
 /// The ids of rows of the table that lie here.
@@ -242,14 +246,15 @@ Payload RemotePayloads::get_request(std::string_view bytes) const {
   } else {
     WantedVariables variables;
     variables.part = from.get<int64_t>();
+    variables.whole = get_flag(from);
     const std::size_t count = from.get_count(sizeof(uint32_t));
     for (std::size_t i = 0; i < count; ++i) {
       const Variable& one = variable(from);
-      expect_here(from, one);
       const bool is_part = variables.part >= 0 && variables.part < one.state().num_components();
       from.expect(one.state().on_write() || is_part);
       variables.variables.push_back(one);
-      variables.have.push_back(get_optional<Position>(from));
+      const auto at = get_optional<Position>(from);
+      variables.have.push_back(at ? HadAt{*at} : HadAt());
     }
     *wanted = std::move(variables);
   }
@@ -263,31 +268,27 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
   push->part = from.get<int64_t>();
   from.expect(push->part >= 0);
   push->options = get_options(from);
-  const auto get_variable = [&]() -> const Variable& {
-    const Variable& one = variable(from);
-    expect_here(from, one);
-    return one;
-  };
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    const Variable& one = get_variable();
+    const Variable& one = variable(from);
     push->gradients.push_back({one, get_tensor(from)});
     const at::Tensor& gradient = push->gradients.back().gradient;
-    from.expect(gradient.defined() && gradient.sizes() == one.sizes() && gradient.scalar_type() == one.dtype());
+    from.expect(gradient.defined() && gradient.sizes() == at::IntArrayRef(sizes_here(one)) &&
+                gradient.scalar_type() == one.dtype());
   }
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    const Variable& one = get_variable();
+    const Variable& one = variable(from);
     push->buffers.push_back({one, get_tensor(from)});
     const at::Tensor& value = push->buffers.back().value;
     from.expect(!one.state().on_write() && value.defined() && !value.is_sparse() && value.scalar_type() == one.dtype());
     from.expect(push->part < one.state().num_components());
   }
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    StepPush::Change change{get_variable(), WorkerValues::Change::kAssign, {}};
+    StepPush::Change change{variable(from), WorkerValues::Change::kAssign, {}};
     const auto how = from.get<uint8_t>();
     from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
     change.change = static_cast<WorkerValues::Change>(how);
     change.value = get_tensor(from);
-    from.expect(change.value.defined() && change.value.sizes() == change.variable.sizes() &&
+    from.expect(change.value.defined() && change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
                 change.value.scalar_type() == change.variable.dtype());
     push->changes.push_back(std::move(change));
   }

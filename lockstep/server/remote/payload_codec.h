@@ -36,9 +36,11 @@ class RemotePayloads final : public PayloadCodec {
  private:
   Payload get_request(std::string_view bytes) const;
   Payload get_push(std::string_view bytes) const;
+  /// One of which this server has a part.
   const Variable& variable(MessageReader& from) const;
   const std::shared_ptr<TableState>& table(MessageReader& from) const;
-  void expect_here(const MessageReader& from, const Variable& variable) const;
+  /// The shape of what lies here of a variable.
+  std::vector<int64_t> sizes_here(const Variable& variable) const;
   std::vector<int64_t> get_ids(MessageReader& from, const TableState& table) const;
 
   const Catalog& catalog_;

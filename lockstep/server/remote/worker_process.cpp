@@ -82,7 +82,9 @@ int32_t WorkerProcess::serve() {
       .workers = setup_.chief.workers,
       .in_rounds = setup_.in_rounds(),
       .placement = {.servers = setup_.chief.servers,
-                    .server_of = [this](const VariableState& one) { return setup_.catalog.server_of(one); }},
+                    .parts_of = [this](const VariableState& one) -> const std::vector<VariablePart>& {
+                      return setup_.catalog.parts_of(one);
+                    }},
       .epoch = welcome.epoch};
   WorkerTask task(shared, static_cast<int32_t>(place_.job.self.task), welcome.incarnation);
   const int32_t code = carry_messages(task, batches, places);

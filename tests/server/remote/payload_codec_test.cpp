@@ -88,7 +88,7 @@ class Payloads : public ::testing::Test {
     push->rows.push_back({table_.state(), {1, 5}, torch::rand({2, 4})});
     push->options = {.clip_global_norm = 0.5, .check_finite = true};
     codec_.put(PayloadKind::kPush, push, push_);
-    Wanted variables = WantedVariables{.variables = {a_, b_}, .have = {7, std::nullopt}, .part = 0};
+    Wanted variables = WantedVariables{.variables = {a_, b_}, .have = {{7}, {}}, .part = 0};
     codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(variables), variables_);
     Wanted rows = WantedRows{.table = table_.state(), .ids = {4, 9, 1}};
     codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(rows), rows_);
@@ -119,7 +119,7 @@ TEST_F(Payloads, ComeBack) {
   EXPECT_EQ(push.options.clip_global_norm, 0.5);
   EXPECT_TRUE(push.options.check_finite);
   const auto wanted = std::get<WantedVariables>(as<Wanted>(codec_.get(PayloadKind::kRequest, variables_)));
-  EXPECT_EQ(wanted.have, (std::vector<std::optional<Position>>{7, std::nullopt}));
+  EXPECT_EQ(wanted.have, (std::vector<HadAt>{{7}, {}}));
   EXPECT_EQ(std::get<WantedRows>(as<Wanted>(codec_.get(PayloadKind::kRequest, rows_))).ids,
             (std::vector<int64_t>{4, 9, 1}));
   EXPECT_FALSE(as<PulledTensors>(codec_.get(PayloadKind::kValues, values_)).values.at(1).defined());
