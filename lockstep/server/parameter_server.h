@@ -83,9 +83,15 @@ class ParameterServerStrategy final : public Strategy,
   template <class Fn>
   Step<std::decay_t<Fn>> step(const std::string& name, Fn&& fn) {
     auto kept = std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn));
-    const uint32_t kind = name_step({name, [kept](WorkerContext& context, const internal::StepValues& values) {
-                                       return internal::call_with_values(*kept, context, values);
-                                     }});
+    internal::NamedStep named{name, [kept](WorkerContext& context, const internal::StepValues& values) {
+                                return internal::call_with_values(*kept, context, values);
+                              }};
+    if constexpr (internal::StepParametersOf<std::decay_t<Fn>>::kAreBatch) {
+      named.evaluate = internal::mean_of_part([kept](WorkerContext& context, const Batch& part) {
+        return internal::value_of_part(*kept, context, part);
+      });
+    }
+    const uint32_t kind = name_step(std::move(named));
     return {name, kind, std::move(kept)};
   }
   using Strategy::step;

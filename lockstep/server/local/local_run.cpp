@@ -80,14 +80,6 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
       [this] { catch_up(); });
 }
 
-LocalRun& require_threads(CoordinatedRun& run, const char* call) {
-  if (run.threads() != nullptr) return *run.threads();
-  throw UsageError(
-      "LS-EVALUATE",
-      fmt::format("{} was called where the tasks of the run are processes, which cannot do that yet", call),
-      "schedule steps, and evaluate model.export_module() on the chief, or on the task of the job 'evaluator'");
-}
-
 LocalRun::~LocalRun() {
   gate_->set_waits({}, {});
   stop();

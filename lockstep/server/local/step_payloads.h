@@ -16,6 +16,7 @@
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/step_call.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/worker_values.h"
 
@@ -78,11 +79,9 @@ struct StepPush {
 /// Parts of evaluations have numbers from here on, and steps those below.
 inline constexpr int64_t kFirstEvaluated = int64_t{1} << 62;
 
-/// What a worker does with a part of a batch in an evaluation; it gives a result.
-using EvaluateFunction = std::function<Payload(WorkerContext&, const Batch&)>;
 /// The arguments of a part of an evaluation.
 struct EvaluationPart {
-  EvaluateFunction call;
+  EvaluateFunction call = {};  // empty: the worker is a process, and knows it by the part's kind
   Batch batch;
   int64_t part = 0;  // of the batch
   int64_t step = 0;  // how many steps count
@@ -90,7 +89,7 @@ struct EvaluationPart {
 };
 /// Its result.
 struct EvaluatedPart {
-  Payload result = {};
+  PartResult result = {};
   std::vector<StepPush::Change> changes = {};  // as of a step
 };
 

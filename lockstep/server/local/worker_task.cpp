@@ -82,7 +82,7 @@ WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnati
     : shared_(shared),
       worker_(worker),
       machine_(shared.epoch, {worker, incarnation}, shared.placement.servers),
-      evaluation_machine_(1, {worker, 1}, 1) {
+      evaluation_machine_(shared.epoch, {worker, incarnation}, shared.placement.servers) {
   warm_up_math();
   thread_ = std::thread([this] { run(); });
 }
@@ -165,7 +165,7 @@ void WorkerTask::evaluate_part(const StepBegins& begins) {
   std::optional<StepEnd> end = end_of(step, part.stream, [&](WorkerContext& context, StepEnd& so) {
     const at::NoGradGuard no_grad;
     auto evaluated = std::make_shared<EvaluatedPart>();
-    evaluated->result = part.call(context, part.batch);
+    evaluated->result = (part.call ? part.call : shared_.evaluate(begins.kind))(context, part.batch);
     evaluated->changes = std::move(step.changes);
     so.payload = std::move(evaluated);
   });

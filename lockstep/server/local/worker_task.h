@@ -41,7 +41,8 @@ struct WorkersShared {
   std::function<StepFunction(uint32_t kind)> function;
   std::function<void(const ToServer&)> to_server;
   std::function<void(const ChiefMessage&)> to_chief;
-  std::function<void(const ChiefMessage&)> to_evaluation = {};  // to the chief of evaluations, where there is one
+  std::function<void(const ChiefMessage&)> to_evaluation;  // to the chief of evaluations
+  std::function<EvaluateFunction(uint32_t kind)> evaluate = {};  // of parts that have no function of their own
   ScheduledBatches& batches;
   StreamPlaces& places;
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known

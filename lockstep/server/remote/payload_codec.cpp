@@ -16,6 +16,13 @@
 
 namespace lockstep::internal::inline server {
 
+void put_change(std::string& bytes, const StepPush::Change& change, const Catalog& catalog) {
+  ByteWriter to(bytes);
+  to.put(catalog.number_of(change.variable));
+  to.put(static_cast<uint8_t>(change.change));
+  put(bytes, change.value);
+}
+
 namespace {
 
 template <class T>
@@ -92,11 +99,7 @@ void put_push(std::string& bytes, const StepPush& push, const Catalog& catalog) 
     put(bytes, one.value);
   }
   to.put(uint64_t{push.changes.size()});
-  for (const StepPush::Change& one : push.changes) {
-    to.put(catalog.number_of(one.variable));
-    to.put(static_cast<uint8_t>(one.change));
-    put(bytes, one.value);
-  }
+  for (const StepPush::Change& one : push.changes) put_change(bytes, one, catalog);
   to.put(uint64_t{push.rows.size()});
   for (const RowsOfStep& one : push.rows) {
     to.put(catalog.number_of(*one.table));
@@ -262,6 +265,17 @@ Payload RemotePayloads::get_request(std::string_view bytes) const {
   return wanted;
 }
 
+StepPush::Change RemotePayloads::get_change(MessageReader& from) const {
+  StepPush::Change change{variable(from), WorkerValues::Change::kAssign, {}};
+  const auto how = from.get<uint8_t>();
+  from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
+  change.change = static_cast<WorkerValues::Change>(how);
+  change.value = get_tensor(from);
+  from.expect(change.value.defined() && change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
+              change.value.scalar_type() == change.variable.dtype());
+  return change;
+}
+
 Payload RemotePayloads::get_push(std::string_view bytes) const {
   MessageReader from(bytes, -1, "what a step pushes");
   auto push = std::make_shared<StepPush>();
@@ -282,16 +296,7 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
     from.expect(!one.state().on_write() && value.defined() && !value.is_sparse() && value.scalar_type() == one.dtype());
     from.expect(push->part < one.state().num_components());
   }
-  for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    StepPush::Change change{variable(from), WorkerValues::Change::kAssign, {}};
-    const auto how = from.get<uint8_t>();
-    from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
-    change.change = static_cast<WorkerValues::Change>(how);
-    change.value = get_tensor(from);
-    from.expect(change.value.defined() && change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
-                change.value.scalar_type() == change.variable.dtype());
-    push->changes.push_back(std::move(change));
-  }
+  for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) push->changes.push_back(get_change(from));
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     RowsOfStep rows{table(from)};
     rows.ids = get_ids(from, *rows.table);
@@ -329,6 +334,9 @@ void require_payloads(const ServerMessage& message) {
 }
 
 void require_payloads(const WorkerMessage& message) {
+  // Parts of evaluations come by messages of their own.
+  const auto* const give = std::get_if<GiveStep>(&message);
+  if (give && give->step.step >= kFirstEvaluated) require(nullptr, "the number of a step");
   if (const auto* const values = std::get_if<PulledValues>(&message)) require(values->values, "the values of a pull");
   const auto* const answer = std::get_if<PushAnswer>(&message);
   if (answer && answer->verdict == PushVerdict::kRefused) require(answer->error, "why a push was refused");

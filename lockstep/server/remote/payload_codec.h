@@ -23,6 +23,8 @@ void require_payloads(const ChiefMessage& message);
 void require_payloads(const ServerMessage& message);
 void require_payloads(const WorkerMessage& message);
 
+void put_change(std::string& bytes, const StepPush::Change& change, const Catalog& catalog);
+
 /// One thread at a time uses it. Of a task that gets messages of workers, what they name must lie there: `server` is
 /// that task's number among the servers, or -1.
 class RemotePayloads final : public PayloadCodec {
@@ -32,6 +34,7 @@ class RemotePayloads final : public PayloadCodec {
 
   void put(PayloadKind kind, const Payload& payload, std::string& bytes) override;
   Payload get(PayloadKind kind, std::string_view bytes) override;
+  StepPush::Change get_change(MessageReader& from) const;
 
  private:
   Payload get_request(std::string_view bytes) const;
