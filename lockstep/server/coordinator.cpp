@@ -12,7 +12,6 @@
 #include "lockstep/server/local/chief_task.h"
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/evaluation.h"
-#include "lockstep/server/local/local_run.h"
 
 namespace lockstep {
 
@@ -72,6 +71,10 @@ namespace {
 class WeightedSum {
  public:
   void add(const at::Tensor& value, double weight) {
+    if (!value.defined() || value.is_sparse() || value.is_complex()) {
+      throw UsageError("LS-EVALUATE", "an evaluation's function returned a tensor that has no mean",
+                       "return the mean over the part, a dense tensor of real numbers");
+    }
     if (!sum_.defined()) {
       type_ = value.scalar_type();
       sum_ = at::zeros(value.sizes(), at::kDouble);
@@ -99,25 +102,28 @@ class WeightedSum {
 
 }  // namespace
 
-at::Tensor mean_over(CoordinatedRun& coordinated, const DistributedDataset& data, bool returns,
+EvaluateFunction mean_of_part(std::function<at::Tensor(WorkerContext&, const Batch&)> fn) {
+  return [fn = std::move(fn)](WorkerContext& context, const Batch& part) -> PartResult {
+    if (part.samples() == 0) return {};
+    const at::Tensor result = fn(context, part);
+    return result.defined() ? PartResult{copied(result)} : PartResult();
+  };
+}
+
+at::Tensor mean_over(CoordinatedRun& run, const DistributedDataset& data, bool returns, std::optional<uint32_t> kind,
                      const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn) {
-  LocalRun& run = require_threads(coordinated, "Coordinator::evaluate");
   EpochLook look(data, 0);
   const auto next = [&] { return look.next(); };
-  const auto call = [&fn](WorkerContext& context, const Batch& part) -> Payload {
-    if (part.samples() == 0) return nullptr;
-    const at::Tensor result = fn(context, part);
-    return result.defined() ? std::make_shared<at::Tensor>(copied(result)) : nullptr;
-  };
   WeightedSum sum;
   const at::NoGradGuard no_grad;
-  evaluate_on_workers(run, next, call, [&](const PerReplica<Batch>& batch, const std::vector<Payload>& results) {
-    std::size_t r = 0;
-    for (const Batch& part : batch) {
-      const Payload& result = results[r++];
-      if (result) sum.add(as<at::Tensor>(result), static_cast<double>(part.samples()));
-    }
-  });
+  evaluate_on_workers(run, kind, next, mean_of_part(fn),
+                      [&](const PerReplica<Batch>& batch, const std::vector<PartResult>& results) {
+                        std::size_t r = 0;
+                        for (const Batch& part : batch) {
+                          const PartResult& result = results[r++];
+                          if (!result.empty()) sum.add(result.front(), static_cast<double>(part.samples()));
+                        }
+                      });
   if (!returns) return {};
   if (sum.is_empty()) {
     throw DataError("LS-NO-SAMPLES", "Coordinator::evaluate was given a data set without samples",

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -83,11 +84,9 @@ std::shared_ptr<ScheduledStep> schedule_call(CoordinatedRun& run, uint32_t kind,
                                              const std::vector<std::shared_ptr<ScheduledStep>>& after);
 
 /// The mean of what `fn` gives for the parts of the data set, each by its samples; undefined where it `returns`
-/// nothing.
-at::Tensor mean_over(CoordinatedRun& run, const DistributedDataset& data, bool returns,
+/// nothing. `kind` is that of the step whose function it is.
+at::Tensor mean_over(CoordinatedRun& run, const DistributedDataset& data, bool returns, std::optional<uint32_t> kind,
                      const std::function<at::Tensor(WorkerContext&, const Batch&)>& fn);
-/// A tensor without dimensions, of float64.
-at::Tensor tensor_of(double number);
 
 /// std::string for a literal.
 template <class T>
@@ -164,32 +163,14 @@ class Coordinator {
   /// way any more. A DataError (LS-NO-SAMPLES) for data without samples, where `fn` returns something.
   template <class Fn>
   requires std::is_invocable_v<Fn&, WorkerContext&, const Batch&>
-  auto evaluate(const DistributedDataset& data, Fn&& fn) {
-    using Result = std::decay_t<std::invoke_result_t<Fn&, WorkerContext&, const Batch&>>;
-    static_assert(std::is_void_v<Result> || std::is_arithmetic_v<Result> || std::is_same_v<Result, at::Tensor>,
-                  "lockstep: the function of Coordinator::evaluate returns nothing, a number or a tensor");
-    constexpr bool kReturns = !std::is_void_v<Result>;
-    const at::Tensor mean =
-        internal::mean_over(run(), data, kReturns, [&fn](WorkerContext& context, const Batch& part) {
-          if constexpr (std::is_void_v<Result>) {
-            fn(context, part);
-            return at::Tensor();
-          } else if constexpr (std::is_arithmetic_v<Result>) {
-            return internal::tensor_of(static_cast<double>(fn(context, part)));
-          } else {
-            return at::Tensor(fn(context, part));
-          }
-        });
-    if constexpr (std::is_arithmetic_v<Result>) {
-      return mean.template item<double>();
-    } else if constexpr (kReturns) {
-      return mean;
-    }
-  }
-  /// The same with a step of ParameterServerStrategy::step, whose function takes a batch beside its context.
+  auto evaluate(const DistributedDataset& data, Fn&& fn) { return evaluate_by(data, std::nullopt, fn); }
+  /// The same with a step of ParameterServerStrategy::step, whose function takes a batch beside its context. Workers
+  /// that are processes know no other function: there the first form is a UsageError (LS-EVALUATE), and so is a step
+  /// whose function does not say that it takes a Batch. The chief reads `data` and sends parts. Where a worker is lost,
+  /// its part goes to another one.
   template <class Fn>
   auto evaluate(const DistributedDataset& data, const Step<Fn>& step) {
-    return evaluate(data, *step.function());
+    return evaluate_by(data, step.kind(), *step.function());
   }
 
   /// Waits until all steps that were scheduled before have been decided. In step, a last round that is not full then
@@ -215,6 +196,22 @@ class Coordinator {
   explicit Coordinator(internal::CoordinatedRun& run);
   /// A UsageError (LS-COORDINATE) where the run has ended.
   internal::CoordinatedRun& run() const;
+
+  template <class Fn>
+  auto evaluate_by(const DistributedDataset& data, std::optional<uint32_t> kind, Fn& fn) {
+    using Result = std::decay_t<std::invoke_result_t<Fn&, WorkerContext&, const Batch&>>;
+    static_assert(std::is_void_v<Result> || std::is_arithmetic_v<Result> || std::is_same_v<Result, at::Tensor>,
+                  "lockstep: the function of Coordinator::evaluate returns nothing, a number or a tensor");
+    constexpr bool kReturns = !std::is_void_v<Result>;
+    const at::Tensor mean = internal::mean_over(
+        run(), data, kReturns, kind,
+        [&fn](WorkerContext& context, const Batch& part) { return internal::value_of_part(fn, context, part); });
+    if constexpr (std::is_arithmetic_v<Result>) {
+      return mean.template item<double>();
+    } else if constexpr (kReturns) {
+      return mean;
+    }
+  }
 
   std::shared_ptr<internal::ChiefTask> chief_;  // of the run, which a restore begins anew
   internal::CoordinatedRun& run_;               // gone when the chief says that the run has ended

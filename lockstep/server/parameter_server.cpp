@@ -8,6 +8,7 @@
 #include <limits>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -20,6 +21,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/core/switches.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/coordinator_state.h"
 #include "lockstep/server/evaluator.h"
@@ -138,8 +140,20 @@ int64_t ParameterServerStrategy::parts() const { return options_.staleness == 0 
 ParameterServerStrategy::~ParameterServerStrategy() = default;
 
 std::vector<std::vector<internal::Shard>> ParameterServerStrategy::place(const std::vector<Variable>& variables) const {
+  // A rule that takes whole variables needs all of one in one place, and a buffer may grow.
+  std::set<const internal::VariableState*> whole;
+  for (const Optimizer& one : internal::StrategyAccess::optimizers(*this)) {
+    const internal::OptimizerState& state = one.shared_state();
+    for (std::size_t i = 0; i < state.variables().size(); ++i) {
+      const auto own = state.counts().rule_of(i).own();
+      if (own && !own->elementwise()) whole.insert(state.variables()[i].get());
+    }
+  }
   std::vector<internal::PlacedVariable> placed;
-  for (const Variable& one : variables) placed.push_back({one.name(), one.sizes().vec(), one.dtype()});
+  for (const Variable& one : variables) {
+    const bool stays_whole = !one.state().on_write() || whole.contains(&one.state());
+    placed.push_back({one.name(), one.sizes().vec(), one.dtype(), stays_whole});
+  }
   return internal::place_shards(placed, options_.servers, options_.partitioner, options_.placement);
 }
 
@@ -150,6 +164,7 @@ std::vector<Variable> ParameterServerStrategy::placed_variables() const {
 }
 
 std::vector<internal::Shard> ParameterServerStrategy::servers_of(const Variable& variable) const {
+  const internal::GateHold hold(gate_, "Strategy::variables");
   const std::vector<Variable> all = placed_variables();
   const auto found = std::ranges::find_if(all, [&](const Variable& one) { return &one.state() == &variable.state(); });
   if (found == all.end()) {

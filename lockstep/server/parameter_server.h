@@ -94,7 +94,9 @@ class ParameterServerStrategy final : public Strategy,
   int64_t num_replicas() const { return options_.workers; }
   /// Whether tasks of the run are processes, and this is one of them.
   bool has_processes() const;
-  /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server.
+  /// Where a variable's shards are: for each, in the order of the first axis, its rows and its server. Variables that
+  /// are synchronised on read, and those of an UpdateRule that is not elementwise, stay whole: ask when the optimizers
+  /// are there.
   std::vector<internal::Shard> servers_of(const Variable& variable) const;
 
   /// Names a function that workers call: fn(WorkerContext&, arguments...). A UsageError (LS-NAME-TAKEN) for a name that
@@ -102,9 +104,14 @@ class ParameterServerStrategy final : public Strategy,
   template <class Fn>
   Step<std::decay_t<Fn>> step(const std::string& name, Fn&& fn) {
     auto kept = std::make_shared<std::decay_t<Fn>>(std::forward<Fn>(fn));
-    const uint32_t kind = name_step({name, [kept](WorkerContext& context, const internal::StepValues& values) {
-                                       return internal::call_with_values(*kept, context, values);
-                                     }});
+    internal::NamedStep named{name, [kept](WorkerContext& context, const internal::StepValues& values) {
+                                return internal::call_with_values(*kept, context, values);
+                              }};
+    if constexpr (internal::StepParametersOf<std::decay_t<Fn>>::kAreBatch) {
+      named.evaluate = internal::mean_of_part(
+          [kept](WorkerContext& context, const Batch& part) { return internal::value_of_part(*kept, context, part); });
+    }
+    const uint32_t kind = name_step(std::move(named));
     return {name, kind, std::move(kept), gate_.get()};
   }
   using Strategy::step;

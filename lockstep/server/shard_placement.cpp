@@ -11,7 +11,7 @@ namespace lockstep::internal::inline server {
 namespace {
 
 int64_t shards_of(const PlacedVariable& variable, const Partitioner& partitioner) {
-  if (!partitioner || variable.shape.empty()) return 1;
+  if (!partitioner || variable.shape.empty() || variable.stays_whole) return 1;
   const int64_t shards = partitioner(variable.shape, variable.dtype);
   if (shards < 1) {
     throw UsageError("LS-OPTION",

@@ -26,6 +26,7 @@ struct PlacedVariable {
   std::string name;  // for messages
   std::vector<int64_t> shape;
   c10::ScalarType dtype = c10::kFloat;
+  bool stays_whole = false;  // no partitioner is asked
 };
 
 /// The sizes of `shards` shards of an axis: they differ by at most 1, and the first ones are the larger.

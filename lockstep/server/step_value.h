@@ -15,7 +15,8 @@
 
 namespace lockstep {
 class WorkerContext;
-}
+struct Batch;
+}  // namespace lockstep
 
 namespace lockstep::internal::inline server {
 
@@ -67,10 +68,12 @@ using StepValues = std::vector<StepValue>;
 template <class Signature>
 struct StepParameters {
   static constexpr bool kAreKnown = false;
+  static constexpr bool kAreBatch = false;  // it takes one, in an evaluation
 };
 template <class... Parameters>
 struct StepParameters<std::tuple<Parameters...>> {
   static constexpr bool kAreKnown = (kIsStepValue<Parameters> && ...);
+  static constexpr bool kAreBatch = std::is_same_v<std::tuple<Parameters...>, std::tuple<Batch>>;
 
   template <class Fn>
   static auto call(Fn& fn, WorkerContext& context, const StepValues& values) {
@@ -101,6 +104,23 @@ template <class Fn, class = void>
 struct StepParametersOf : StepParameters<Fn> {};
 template <class Fn>
 struct StepParametersOf<Fn, std::void_t<decltype(&Fn::operator())>> : StepParameters<decltype(&Fn::operator())> {};
+
+/// A tensor without dimensions, of float64.
+at::Tensor tensor_of(double number);
+
+/// What an evaluation's function gives for a part of a batch; undefined where it returns nothing.
+template <class Fn>
+at::Tensor value_of_part(Fn& fn, WorkerContext& context, const Batch& part) {
+  using Result = std::decay_t<std::invoke_result_t<Fn&, WorkerContext&, const Batch&>>;
+  if constexpr (std::is_void_v<Result>) {
+    fn(context, part);
+    return at::Tensor();
+  } else if constexpr (std::is_arithmetic_v<Result>) {
+    return tensor_of(static_cast<double>(fn(context, part)));
+  } else {
+    return at::Tensor(fn(context, part));
+  }
+}
 
 /// A result to keep: tensors without a graph.
 Payload kept_result(const at::Tensor& result);

@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <cstddef>
 #include <deque>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -10,7 +13,7 @@
 #include "lockstep/replica/call_gate.h"
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/server/local/evaluation.h"
-#include "lockstep/server/local/local_run.h"
+#include "lockstep/server/local/worker_task.h"
 #include "lockstep/server/parameter_server.h"
 #include "lockstep/server/record/run_record.h"
 #include "lockstep/train/totals.h"
@@ -60,6 +63,27 @@ uint64_t bytes_of(const Batch& batch) {
   return all;
 }
 
+PartResult tensors_of(PartCounts counts) {
+  PartResult all{std::move(counts.loss), std::move(counts.sums), std::move(counts.output),
+                 tensor_of(counts.gradient_norm)};
+  for (at::Tensor& one : counts.rows) all.push_back(std::move(one));
+  return all;
+}
+
+PartCounts counts_of(const PartResult& all) {
+  constexpr std::size_t kFirstRows = 4;
+  const bool is_sound = all.size() >= kFirstRows && all[3].defined() && all[3].dim() == 0;
+  if (!is_sound) throw_other_step_value();
+  return {.loss = all[0],
+          .sums = all[1],
+          .rows = {all.begin() + kFirstRows, all.end()},
+          .gradient_norm = all[3].item<double>(),
+          .output = all[2]};
+}
+
+/// No program's step has this number: their names are numbered from 0.
+constexpr uint32_t kTrainerStep = std::numeric_limits<uint32_t>::max();
+
 }  // namespace
 
 class TrainedSteps::Runner final : public StepRunner {
@@ -69,7 +93,7 @@ class TrainedSteps::Runner final : public StepRunner {
   void run(FunctionRef<void()> fn) override {
     if (run_ != nullptr) return fn();
     strategy_.coordinate([&](Coordinator& coordinator) {
-      run_ = &require_threads(coordinator.run_, "Trainer");
+      run_ = &coordinator.run_;
       struct Ended {
         Runner& runner;
         ~Ended() {
@@ -136,15 +160,16 @@ class TrainedSteps::Runner final : public StepRunner {
 
   void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartFunction& fn,
                 FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) override {
-    const auto call = [&fn](WorkerContext& context, const Batch& part) -> Payload {
+    const auto call = [&fn](WorkerContext& context, const Batch& part) {
       WorkerPart here(context, context.task().current()->part);
-      return std::make_shared<PartCounts>(fn(here, std::span(&part, 1)));
+      return tensors_of(fn(here, std::span(&part, 1)));
     };
-    evaluate_on_workers(*run_, next, call, [&](const PerReplica<Batch>& batch, const std::vector<Payload>& results) {
-      std::vector<PartCounts> parts;
-      for (const Payload& one : results) parts.push_back(as<PartCounts>(one));
-      take(batch, PerReplica<PartCounts>(std::move(parts)));
-    });
+    evaluate_on_workers(*run_, std::nullopt, next, call,
+                        [&](const PerReplica<Batch>& batch, const std::vector<PartResult>& results) {
+                          std::vector<PartCounts> parts;
+                          for (const PartResult& one : results) parts.push_back(counts_of(one));
+                          take(batch, PerReplica<PartCounts>(std::move(parts)));
+                        });
   }
 
  private:
@@ -156,8 +181,8 @@ class TrainedSteps::Runner final : public StepRunner {
   };
 
   ParameterServerStrategy& strategy_;
-  LocalRun* run_ = nullptr;   // inside run()
-  std::deque<Handed> steps_;  // that are under way
+  CoordinatedRun* run_ = nullptr;  // inside run()
+  std::deque<Handed> steps_;       // that are under way
   bool is_stop_requested_ = false;
 };
 

@@ -10,7 +10,6 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
-#include "lockstep/server/local/local_run.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/variable_state.h"
@@ -22,13 +21,14 @@ namespace {
 /// While it lives, no step begins, and no other thread of the program changes values.
 class StepsHeldBack {
  public:
-  explicit StepsHeldBack(LocalRun& run) : run_(run) {
+  explicit StepsHeldBack(CoordinatedRun& run) : run_(run) {
     run_.chief().hold_back();
     try {
       run_.chief().join();
-      run_.catch_up();
       run_.gate()->hold_writes();
+      run_.finish();  // what was changed until now is on the servers
     } catch (...) {
+      run_.gate()->let_write();
       run_.chief().go_on();
       throw;
     }
@@ -41,7 +41,7 @@ class StepsHeldBack {
   StepsHeldBack& operator=(const StepsHeldBack&) = delete;
 
  private:
-  LocalRun& run_;
+  CoordinatedRun& run_;
 };
 
 /// Calls of the program's function, which may refer to what is gone after the evaluation.
@@ -49,7 +49,7 @@ class Calls {
  public:
   explicit Calls(EvaluateFunction call) : call_(std::move(call)) {}
 
-  Payload operator()(WorkerContext& context, const Batch& batch) {
+  PartResult operator()(WorkerContext& context, const Batch& batch) {
     const Entered entered(*this);
     return call_(context, batch);
   }
@@ -138,8 +138,10 @@ void apply_changes(const std::shared_ptr<StrategyGate>& gate, const std::vector<
 
 }  // namespace
 
-void evaluate_on_workers(LocalRun& run, FunctionRef<const PerReplica<Batch>*()> next, const EvaluateFunction& call,
-                         FunctionRef<void(const PerReplica<Batch>&, const std::vector<Payload>&)> take) {
+void evaluate_on_workers(CoordinatedRun& run, std::optional<uint32_t> kind,
+                         FunctionRef<const PerReplica<Batch>*()> next, const EvaluateFunction& call,
+                         FunctionRef<void(const PerReplica<Batch>&, const std::vector<PartResult>&)> take) {
+  run.before_evaluate(kind);
   refuse_in_scheduled_step("Coordinator::evaluate");
   run.gate()->require_not_inside("Coordinator::evaluate");
   struct Given {
@@ -156,13 +158,15 @@ void evaluate_on_workers(LocalRun& run, FunctionRef<const PerReplica<Batch>*()> 
     const int64_t evaluations = before.front().item<int64_t>();
     const int64_t steps = run.chief().steps();
     const auto calls = std::make_shared<Calls>(call);
-    const auto call_one = [calls](WorkerContext& context, const Batch& batch) { return (*calls)(context, batch); };
+    EvaluateFunction call_one;
+    if (!run.has_processes())
+      call_one = [calls](WorkerContext& context, const Batch& batch) { return (*calls)(context, batch); };
     int64_t batches = 0;
     std::deque<Given> given;
     const auto take_first = [&] {
       const Given first = std::move(given.front());
       given.pop_front();
-      std::vector<Payload> results;
+      std::vector<PartResult> results;
       for (std::size_t r = 0; r < first.parts.size(); ++r) {
         const Payload done = chief.result_of(*first.parts[r]);
         const auto& part = as<EvaluatedPart>(done);
@@ -178,6 +182,7 @@ void evaluate_on_workers(LocalRun& run, FunctionRef<const PerReplica<Batch>*()> 
         int64_t r = 0;
         for (const Batch& part : *batch) {
           StepRequest request;
+          request.kind = kind.value_or(0);
           request.arguments = std::make_shared<EvaluationPart>(EvaluationPart{
               .call = call_one,
               .batch = part,
@@ -211,6 +216,7 @@ void evaluate_on_workers(LocalRun& run, FunctionRef<const PerReplica<Batch>*()> 
       }
     }
     calls->end();
+    const GateHold hold(run.gate(), "Variable::assign");  // servers set it back at their next step
     counter.write({at::full({}, evaluations + batches, before.front().options())});
   }
   apply_changes(run.gate(), changes);

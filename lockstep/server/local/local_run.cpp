@@ -111,14 +111,6 @@ StepClock::Watched LocalRun::watched() {
           .all_stuck = [this] { chief_->give_up_waiting(); }};
 }
 
-LocalRun& require_threads(CoordinatedRun& run, const char* call) {
-  if (run.threads() != nullptr) return *run.threads();
-  throw UsageError(
-      "LS-EVALUATE",
-      fmt::format("{} was called where the tasks of the run are processes, which cannot do that yet", call),
-      "schedule steps, and evaluate model.export_module() on the chief, or on the task of the job 'evaluator'");
-}
-
 LocalRun::~LocalRun() {
   clock_.reset();
   gate_->set_waits({});

@@ -51,15 +51,13 @@ class LocalRun final : public CoordinatedRun {
   LocalRun& operator=(const LocalRun&) = delete;
 
   ChiefTask& chief() override { return *chief_; }
-  /// Deals out the parts of evaluations, which are numbered apart from steps and push nothing.
-  ChiefTask& evaluation_chief() { return *evaluation_chief_; }
-  Strategy& strategy() const { return shared_.strategy; }
-  const std::shared_ptr<StrategyGate>& gate() const { return gate_; }
-  int64_t workers() const { return shared_.workers; }
-  bool in_rounds() const { return shared_.in_rounds; }
+  ChiefTask& evaluation_chief() override { return *evaluation_chief_; }
+  Strategy& strategy() override { return shared_.strategy; }
+  const std::shared_ptr<StrategyGate>& gate() const override { return gate_; }
+  int64_t workers() const override { return shared_.workers; }
+  bool in_rounds() const override { return shared_.in_rounds; }
   void catch_up() override;
   void settle_batches() override;
-  LocalRun* threads() override { return this; }
   /// Where a next run begins, once all steps have been decided and applied.
   RunBegin next_begin() override;
   /// Calls `fn` while the values are those after the steps that it is told of, whatever is decided meanwhile. One

@@ -38,11 +38,16 @@ std::vector<WantedOfServer> by_server(Wanted wanted, const ValuesPlacement& plac
     for (WantedOfServer& one : all)
       std::get<WantedVariables>(one.wanted) = {.part = variables.part, .whole = variables.whole};
     for (std::size_t i = 0; i < variables.variables.size(); ++i) {
-      WantedOfServer& one = all[static_cast<std::size_t>(placement.server_of(variables.variables[i].state()))];
-      auto& of_server = std::get<WantedVariables>(one.wanted);
-      of_server.variables.push_back(variables.variables[i]);
-      of_server.have.push_back(variables.have[i]);
-      one.places.push_back(static_cast<int64_t>(i));
+      const std::vector<VariablePart>& parts = placement.parts_of(variables.variables[i].state());
+      for (std::size_t p = 0; p < parts.size(); ++p) {
+        WantedOfServer& one = all[static_cast<std::size_t>(parts[p].server)];
+        auto& of_server = std::get<WantedVariables>(one.wanted);
+        of_server.variables.push_back(variables.variables[i]);
+        of_server.have.emplace_back();
+        if (p < variables.have[i].size()) of_server.have.back().push_back(variables.have[i][p]);
+        one.places.push_back(static_cast<int64_t>(i));
+        one.parts.push_back(&parts[p]);
+      }
     }
   }
   std::erase_if(all, [](const WantedOfServer& one) { return one.places.empty(); });
@@ -57,12 +62,22 @@ std::vector<Payload> by_server(const std::shared_ptr<const StepPush>& push, cons
   for (std::size_t s = 0; s < count; ++s) {
     all.push_back(std::make_shared<StepPush>(StepPush{.part = push->part, .options = push->options}));
   }
-  const auto of = [&](const Variable& variable) -> StepPush& {
-    return *all[static_cast<std::size_t>(placement.server_of(variable.state()))];
+  const auto for_each_part = [&](const Variable& variable, const auto& visit) {
+    for (const VariablePart& part : placement.parts_of(variable.state()))
+      visit(*all[static_cast<std::size_t>(part.server)], part);
   };
-  for (const StepPush::Gradient& one : push->gradients) of(one.variable).gradients.push_back(one);
-  for (const StepPush::Buffer& one : push->buffers) of(one.variable).buffers.push_back(one);
-  for (const StepPush::Change& one : push->changes) of(one.variable).changes.push_back(one);
+  for (const StepPush::Gradient& one : push->gradients) {
+    for_each_part(one.variable, [&](StepPush& to, const VariablePart& part) {
+      to.gradients.push_back({one.variable, part_of(one.gradient, part)});
+    });
+  }
+  for (const StepPush::Buffer& one : push->buffers)  // of variables that are never cut
+    for_each_part(one.variable, [&](StepPush& to, const VariablePart&) { to.buffers.push_back(one); });
+  for (const StepPush::Change& one : push->changes) {
+    for_each_part(one.variable, [&](StepPush& to, const VariablePart& part) {
+      to.changes.push_back({one.variable, one.change, part_of(one.value, part)});
+    });
+  }
   for (const RowsOfStep& rows : push->rows) {
     std::vector<std::vector<int64_t>> places(count);
     std::vector<RowsOfStep> of_servers(count, RowsOfStep{rows.table});

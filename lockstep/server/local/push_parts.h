@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/local/variable_parts.h"
 
 namespace lockstep::internal::inline server {
 
@@ -15,7 +16,7 @@ namespace lockstep::internal::inline server {
 struct ValuesPlacement {
   int32_t servers = 1;
   /// Of a variable. Rows of tables lie by their hash.
-  std::function<int32_t(const VariableState&)> server_of = {};
+  std::function<const std::vector<VariablePart>&(const VariableState&)> parts_of = {};
 
   int32_t server_of_row(const TableState& table, int64_t id) const;
 };
@@ -24,7 +25,8 @@ struct ValuesPlacement {
 struct WantedOfServer {
   int32_t server = 0;
   Wanted wanted = {};
-  std::vector<int64_t> places = {};  // of its variables, or ids, in the whole
+  std::vector<int64_t> places = {};             // of its variables, or ids, in the whole
+  std::vector<const VariablePart*> parts = {};  // of its variables: what of each; with several servers
 };
 /// By server; those of which nothing is wanted are left out, but for one where nothing is wanted of any.
 std::vector<WantedOfServer> by_server(Wanted wanted, const ValuesPlacement& placement);

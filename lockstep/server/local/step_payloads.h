@@ -16,6 +16,7 @@
 #include "lockstep/replica/random_streams.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/protocol/messages.h"
+#include "lockstep/server/step_call.h"
 #include "lockstep/variable/variable.h"
 #include "lockstep/variable/worker_values.h"
 
@@ -25,14 +26,19 @@ class WorkerContext;
 
 namespace lockstep::internal::inline server {
 
+/// PulledTensors::at of what a worker has of a variable: of what each server has of it, in the order of parts_of(). In
+/// a request to one server it is one. Empty: it has nothing.
+using HadAt = std::vector<Position>;
+
 /// Of a PullRequest: which variables the worker wants. The answer is a PulledTensors.
 struct WantedVariables {
   std::vector<Variable> variables = {};
-  std::vector<std::optional<Position>> have = {};  // for each: PulledTensors::at of what the worker has
-  int64_t part = 0;                                // of the round: whose component of on-read variables
-  bool whole = false;                              // of on-read variables what a read gives, as in an evaluation
+  std::vector<HadAt> have = {};  // for each
+  int64_t part = 0;              // of the round: whose component of on-read variables
+  bool whole = false;            // of on-read variables what a read gives, as in an evaluation
 };
-/// For each wanted variable a copy of its value, or an undefined tensor where the worker has it already.
+/// For each wanted variable a copy of its value, or of what lies of it on that server; an undefined tensor where the
+/// worker has it already.
 struct PulledTensors {
   Position at = 0;
   std::exception_ptr error = {};  // in place of the values
@@ -73,11 +79,9 @@ struct StepPush {
 /// Parts of evaluations have numbers from here on, and steps those below.
 inline constexpr int64_t kFirstEvaluated = int64_t{1} << 62;
 
-/// What a worker does with a part of a batch in an evaluation; it gives a result.
-using EvaluateFunction = std::function<Payload(WorkerContext&, const Batch&)>;
 /// The arguments of a part of an evaluation.
 struct EvaluationPart {
-  EvaluateFunction call;
+  EvaluateFunction call = {};  // empty: the worker is a process, and knows it by the part's kind
   Batch batch;
   int64_t part = 0;  // of the batch
   int64_t step = 0;  // how many steps count
@@ -85,7 +89,7 @@ struct EvaluationPart {
 };
 /// Its result.
 struct EvaluatedPart {
-  Payload result = {};
+  PartResult result = {};
   std::vector<StepPush::Change> changes = {};  // as of a step
 };
 

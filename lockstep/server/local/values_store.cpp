@@ -48,14 +48,6 @@ void evict_old(TableState& state, int64_t steps) {
   state.evicted_at = steps;
 }
 
-void change_now(const StepPush::Change& one) {
-  switch (one.change) {
-    case WorkerValues::Change::kAssign: return one.variable.assign(one.value);
-    case WorkerValues::Change::kAdd: return one.variable.assign_add(one.value);
-    case WorkerValues::Change::kSubtract: return one.variable.assign_sub(one.value);
-  }
-}
-
 void change_component(ReplicaContext& context, const StepPush::Change& one) {
   switch (one.change) {
     case WorkerValues::Change::kAssign: return one.variable.assign(context, one.value);
@@ -168,7 +160,10 @@ void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> c
       const at::NoGradGuard no_grad;
       for (const StepPush::Gradient& one : push->gradients) {
         at::Tensor component = one.variable.state().component(r);
-        component.mutable_grad() = factor == 1 ? one.gradient : one.gradient * factor;
+        const VariablePart* const part = cut_part_of(one.variable);
+        // All rules but those that take whole variables, which are never cut, update each element by itself.
+        const at::Tensor gradient = part != nullptr ? spread(one.gradient, *part, component.sizes()) : one.gradient;
+        component.mutable_grad() = factor == 1 ? gradient : gradient * factor;
       }
       for (const StepPush::Buffer& one : push->buffers) {
         at::Tensor component = one.variable.state().component(r);
@@ -202,6 +197,21 @@ void ValuesStore::apply(std::span<const HeldPush> parts, std::optional<double> c
   }
 } catch (...) {
   failed_(std::current_exception());
+}
+
+const VariablePart* ValuesStore::cut_part_of(const Variable& variable) const {
+  const VariablePart* const part = part_here_ ? part_here_(variable.state()) : nullptr;
+  return part != nullptr && !part->is_whole() ? part : nullptr;
+}
+
+void ValuesStore::change_now(const StepPush::Change& one) const {
+  const VariablePart* const part = cut_part_of(one.variable);
+  const at::Tensor value = part != nullptr ? spread(one.value, *part, one.variable.sizes()) : one.value;
+  switch (one.change) {
+    case WorkerValues::Change::kAssign: return one.variable.assign(value);
+    case WorkerValues::Change::kAdd: return one.variable.assign_add(value);
+    case WorkerValues::Change::kSubtract: return one.variable.assign_sub(value);
+  }
 }
 
 void ValuesStore::drop(const HeldPush& push) {
@@ -278,7 +288,7 @@ void ValuesStore::read(const Wanted& wanted, PulledTensors& answer) {
     const VariableState& state = variables.variables[i].state();
     const auto changed = changed_.find(&state);
     const Position last = std::max(all_changed_, changed == changed_.end() ? 0 : changed->second);
-    if (variables.have[i] && *variables.have[i] >= last) {
+    if (!variables.have[i].empty() && variables.have[i].front() >= last) {
       answer.values.emplace_back();
       continue;
     }
@@ -287,7 +297,9 @@ void ValuesStore::read(const Wanted& wanted, PulledTensors& answer) {
       answer.values.push_back(variables.variables[i].read());
       continue;
     }
-    answer.values.push_back(state.component(state.on_write() ? 0 : variables.part).detach().clone());
+    const at::Tensor value = state.component(state.on_write() ? 0 : variables.part).detach();
+    const VariablePart* const part = cut_part_of(variables.variables[i]);
+    answer.values.push_back(part != nullptr ? part_of(value, *part).clone() : value.clone());
   }
 }
 

@@ -8,10 +8,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/server/local/step_payloads.h"
 #include "lockstep/server/local/strategy_gate.h"
+#include "lockstep/server/local/variable_parts.h"
 #include "lockstep/server/protocol/server_machine.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -34,6 +36,11 @@ class ValuesStore final : public ServerStore {
   /// From now on entries say what gradients are multiplied by: other servers have a part of what is clipped by its
   /// norm.
   void take_coefficients() { has_coefficients_ = true; }
+  /// From now on this server has what `part_here` says of each variable: null for one that lies elsewhere. Steps push
+  /// and pull that alone; the rest of a cut variable is of no use here. `part_here` outlives this.
+  void keep_parts(std::function<const VariablePart*(const VariableState&)> part_here) {
+    part_here_ = std::move(part_here);
+  }
   /// Any value may have been changed.
   void note_all_changed() { all_changed_ = ++read_; }
 
@@ -63,6 +70,9 @@ class ValuesStore final : public ServerStore {
   void read(const Wanted& wanted, PulledTensors& answer);
   /// The push is held no longer: what its new rows may take of tables' limits is free again.
   void forget(const StepPush& push);
+  /// What this server has of a variable that is cut; otherwise null.
+  const VariablePart* cut_part_of(const Variable& variable) const;
+  void change_now(const StepPush::Change& change) const;
   void note_change(const Variable& variable) { changed_[&variable.state()] = read_; }
 
   Strategy& strategy_;
@@ -70,6 +80,7 @@ class ValuesStore final : public ServerStore {
   const bool in_rounds_;
   const std::function<void(std::exception_ptr)> failed_;
   const std::function<void(int64_t cut)> freeze_;
+  std::function<const VariablePart*(const VariableState&)> part_here_ = {};
   bool has_coefficients_ = false;
   int64_t steps_;             // with pushes that count, those before this run included
   Position applied_ = 0;      // guarded by the gate

@@ -68,6 +68,39 @@ uint64_t digest_of_parameters(const std::vector<std::pair<Variable, at::Tensor>>
   return digest;
 }
 
+constexpr auto kNothingOld = [](std::size_t /*i*/) { return at::Tensor(); };
+
+/// Throws a PeerError where a server has answered with something else than what was asked for.
+void require_values_of(const PulledTensors& answer, const WantedOfServer& asked) {
+  const auto expect = [&](bool is_so) {
+    if (is_so) return;
+    throw PeerError("LS-PEER-MESSAGE",
+                    fmt::format("server {} has sent other values than a step asked for", asked.server),
+                    "start all tasks with the same version of Lockstep");
+  };
+  if (const auto* const rows = std::get_if<WantedRows>(&asked.wanted)) {
+    const EmbeddingOptions& options = rows->table->table.options();
+    expect(answer.values.size() == 1 && answer.values.front().defined());
+    const at::Tensor& value = answer.values.front();
+    expect(value.sizes() == at::IntArrayRef({static_cast<int64_t>(rows->ids.size()), options.dim}) &&
+           value.scalar_type() == options.dtype);
+    return;
+  }
+  const auto& wanted = std::get<WantedVariables>(asked.wanted);
+  expect(answer.values.size() == wanted.variables.size());
+  for (std::size_t i = 0; i < answer.values.size(); ++i) {
+    const at::Tensor& value = answer.values[i];
+    const Variable& variable = wanted.variables[i];
+    expect(value.defined() || !wanted.have[i].empty());
+    if (!value.defined()) continue;
+    expect(!value.is_sparse() && value.scalar_type() == variable.dtype());
+    if (!variable.state().on_write()) continue;  // such a buffer may have grown
+    static const VariablePart whole;
+    const VariablePart& part = asked.parts.empty() ? whole : *asked.parts[i];
+    expect(value.sizes() == at::IntArrayRef(sizes_of(part, variable.sizes())));
+  }
+}
+
 /// The run ends while a step waits for an answer: unwinds its function.
 class RunEnded final : public std::exception {
  public:
@@ -80,7 +113,7 @@ WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnati
     : shared_(shared),
       worker_(worker),
       machine_(shared.epoch, {worker, incarnation}, shared.placement.servers),
-      evaluation_machine_(1, {worker, 1}, 1) {
+      evaluation_machine_(shared.epoch, {worker, incarnation}, shared.placement.servers) {
   warm_up_math();
   thread_ = std::thread([this] { run(); });
 }
@@ -169,7 +202,7 @@ void WorkerTask::evaluate_part(const StepBegins& begins) {
   std::optional<StepEnd> end = end_of(step, part.stream, [&](WorkerContext& context, StepEnd& so) {
     const at::NoGradGuard no_grad;
     auto evaluated = std::make_shared<EvaluatedPart>();
-    evaluated->result = part.call(context, part.batch);
+    evaluated->result = (part.call ? part.call : shared_.evaluate(begins.kind))(context, part.batch);
     evaluated->changes = std::move(step.changes);
     so.payload = std::move(evaluated);
   });
@@ -284,11 +317,12 @@ void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push)
   });
 }
 
-std::vector<at::Tensor> WorkerTask::pull(const StepUnderWay& step, Wanted wanted, std::vector<Position>& at) {
-  const std::vector<WantedOfServer> parts = by_server(std::move(wanted), shared_.placement);
+std::vector<WorkerTask::Pulled> WorkerTask::pull(const StepUnderWay& step, Wanted wanted,
+                                                 FunctionRef<at::Tensor(std::size_t)> old) {
+  const std::vector<WantedOfServer> asked = by_server(wanted, shared_.placement);
   WorkerOutput out;
   std::vector<uint32_t> numbers;
-  for (const WantedOfServer& one : parts)
+  for (const WantedOfServer& one : asked)
     numbers.push_back(machine_of(step).pull(one.server, std::make_shared<Wanted>(one.wanted), out));
   carry(out);
   while (!std::ranges::all_of(numbers, [&](uint32_t number) { return answers_.contains(number); })) {
@@ -297,27 +331,40 @@ std::vector<at::Tensor> WorkerTask::pull(const StepUnderWay& step, Wanted wanted
     take(*message);
   }
   const auto answer = [&](std::size_t i) -> const PulledTensors& { return as<PulledTensors>(answers_[numbers[i]]); };
-  for (std::size_t i = 0; i < parts.size(); ++i) {
+  for (std::size_t i = 0; i < asked.size(); ++i) {
     if (answer(i).error) std::rethrow_exception(answer(i).error);
+    require_values_of(answer(i), asked[i]);
   }
-  at.assign(answer(0).values.size(), answer(0).at);
-  if (parts.size() == 1) return answer(0).values;
-  std::size_t count = 0;
-  for (const WantedOfServer& one : parts) count += one.places.size();
-  at.assign(count, 0);
-  if (std::holds_alternative<WantedRows>(parts.front().wanted)) {
+  if (const auto* const rows = std::get_if<WantedRows>(&wanted)) {
+    if (asked.size() == 1) return {{.value = answer(0).values.front()}};
     const at::Tensor& first = answer(0).values.front();
-    at::Tensor rows = at::empty({static_cast<int64_t>(count), first.size(1)}, first.options());
-    for (std::size_t i = 0; i < parts.size(); ++i)
-      rows.index_copy_(0, at::tensor(parts[i].places, at::kLong), answer(i).values.front());
-    return {rows};
+    at::Tensor all = at::empty({static_cast<int64_t>(rows->ids.size()), first.size(1)}, first.options());
+    for (std::size_t i = 0; i < asked.size(); ++i)
+      all.index_copy_(0, at::tensor(asked[i].places, at::kLong), answer(i).values.front());
+    return {{.value = all}};
   }
-  std::vector<at::Tensor> values(count);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    for (std::size_t k = 0; k < parts[i].places.size(); ++k) {
-      const auto place = static_cast<std::size_t>(parts[i].places[k]);
-      values[place] = answer(i).values[k];
-      at[place] = answer(i).at;
+  const auto& variables = std::get<WantedVariables>(wanted);
+  std::vector<Pulled> values(variables.variables.size());
+  if (asked.size() == 1) {  // which has each of them as a whole
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = {.value = answer(0).values[i], .at = {answer(0).at}};
+    return values;
+  }
+  for (std::size_t i = 0; i < asked.size(); ++i) {
+    for (std::size_t k = 0; k < asked[i].places.size(); ++k) {
+      const auto place = static_cast<std::size_t>(asked[i].places[k]);
+      Pulled& pulled = values[place];
+      pulled.at.push_back(answer(i).at);  // servers are asked in their order, which is that of parts
+      const at::Tensor& value = answer(i).values[k];
+      if (asked[i].parts[k]->is_whole()) {
+        pulled.value = value;
+      } else if (value.defined()) {
+        if (!pulled.value.defined()) {
+          const bool has_old = !variables.have[place].empty();
+          pulled.value =
+              has_old ? old(place).detach().clone() : at::empty(variables.variables[place].sizes(), value.options());
+        }
+        put_part(pulled.value, value, *asked[i].parts[k]);
+      }
     }
   }
   return values;
@@ -370,18 +417,17 @@ void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
     // Forward passes move buffers, and steps that did not count may have written parameters.
     const bool is_as_filled =
         !module.has_own_writes && static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
-    wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : std::nullopt);
+    wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : HadAt());
   }
-  std::vector<Position> at;
-  const std::vector<at::Tensor> values = pull(step, std::move(wanted), at);
+  std::vector<Pulled> values = pull(step, std::move(wanted), [&](std::size_t i) { return module.tensors[i].second; });
   for (std::size_t i = 0; i < values.size(); ++i) {
     at::Tensor& mine = module.tensors[i].second;
     // What the step has read or changed before is the variable's value for all of it.
     const auto known = step.values.find(&module.tensors[i].first.state());
     const bool is_known = known != step.values.end();
-    if (!is_known && !values[i].defined()) continue;
-    mine.set_data(is_known ? known->second.detach().clone() : values[i]);
-    module.have[i] = is_known ? std::nullopt : std::optional(at[i]);
+    if (!is_known && !values[i].value.defined()) continue;
+    mine.set_data(is_known ? known->second.detach().clone() : values[i].value);
+    module.have[i] = is_known ? HadAt() : std::move(values[i].at);
     module.versions[i] = static_cast<int64_t>(mine._version());
   }
   if (++module.steps <= kStepsWithDigests) module.filled = digest_of_parameters(module.tensors);
@@ -395,9 +441,8 @@ at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
     for (const auto& [one, tensor] : modules_.at(used).tensors)
       if (&one.state() == state) return tensor;
   }
-  WantedVariables wanted{{variable}, {std::nullopt}, step.part};
-  std::vector<Position> at;
-  at::Tensor value = pull(step, std::move(wanted), at).front();
+  WantedVariables wanted{{variable}, {HadAt()}, step.part};
+  at::Tensor value = pull(step, std::move(wanted), kNothingOld).front().value;
   if (variable.trainable() && state->on_write() && value.is_floating_point()) value.set_requires_grad(true);
   step.used.push_back(variable);
   return step.values[state] = value;
@@ -426,8 +471,7 @@ at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableSt
   }
   if (!wanted.ids.empty()) {
     pulled.ids.push_back(wanted.ids);
-    std::vector<Position> positions;
-    at::Tensor weights = pull(step, std::move(wanted), positions).front();
+    at::Tensor weights = pull(step, std::move(wanted), kNothingOld).front().value;
     if (at::isFloatingType(weights.scalar_type())) weights.set_requires_grad(true);
     pulled.weights.push_back(std::move(weights));
   }

@@ -42,7 +42,8 @@ struct WorkersShared {
   std::function<StepFunction(uint32_t kind)> function;
   std::function<void(const ToServer&)> to_server;
   std::function<void(const ChiefMessage&)> to_chief;
-  std::function<void(const ChiefMessage&)> to_evaluation = {};  // to the chief of evaluations, where there is one
+  std::function<void(const ChiefMessage&)> to_evaluation;        // to the chief of evaluations
+  std::function<EvaluateFunction(uint32_t kind)> evaluate = {};  // of parts that have no function of their own
   ScheduledBatches& batches;
   StreamPlaces& places;
   const StrategyGate* gate = nullptr;  // the strategy's, by which its tables are known
@@ -128,7 +129,7 @@ class WorkerTask {
     std::shared_ptr<ModuleBinding> binding;
     torch::nn::Module* module;
     std::vector<std::pair<Variable, at::Tensor>> tensors;
-    std::vector<std::optional<Position>> have = {};
+    std::vector<HadAt> have = {};
     std::vector<int64_t> versions =
         {};  // of the tensors, as they were filled: other numbers mean that a step has written
     // Writes that versions do not show are looked for in the first steps, by digests of the parameters.
@@ -157,8 +158,14 @@ class WorkerTask {
   void report_own_writes(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
-  /// The values that are wanted, in their order, and the position of each: PulledTensors::at.
-  std::vector<at::Tensor> pull(const StepUnderWay& step, Wanted wanted, std::vector<Position>& at);
+  /// A value that was pulled.
+  struct Pulled {
+    at::Tensor value = {};  // undefined: the worker has it
+    HadAt at = {};
+  };
+  /// The values that are wanted, in their order. `old` gives what the worker has of a variable that is wanted, where
+  /// only some servers send what they have of it.
+  std::vector<Pulled> pull(const StepUnderWay& step, Wanted wanted, FunctionRef<at::Tensor(std::size_t)> old);
   /// What several servers cannot decide each by itself: by what gradients are clipped, and whether they are skipped.
   void decide_for_servers(StepUnderWay& step, StepPush& push);
   void refresh(WorkerModule& module, const StepUnderWay& step);

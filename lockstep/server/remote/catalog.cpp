@@ -19,6 +19,18 @@ namespace {
                    "make all variables, tables and steps before coordinate()");
 }
 
+/// "server 0", or "server 0: rows 0 to 3, 6 to 8".
+std::vector<std::string> texts_of(const std::vector<VariablePart>& parts) {
+  std::vector<std::string> texts;
+  for (const VariablePart& part : parts) {
+    std::vector<std::string> rows;
+    for (const Shard& one : part.shards) rows.push_back(fmt::format("{} to {}", one.first, one.first + one.count - 1));
+    texts.push_back(part.is_whole() ? fmt::format("server {}", part.server)
+                                    : fmt::format("server {}: rows {}", part.server, fmt::join(rows, ", ")));
+  }
+  return texts;
+}
+
 }  // namespace
 
 Catalog::Catalog(std::vector<Variable> variables, const std::vector<std::vector<Shard>>& shards,
@@ -26,15 +38,7 @@ Catalog::Catalog(std::vector<Variable> variables, const std::vector<std::vector<
     : variables_(std::move(variables)), tables_(std::move(tables)) {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     places_[&variables_[i].state()] = static_cast<uint32_t>(i);
-    servers_.push_back(static_cast<int32_t>(shards[i].front().server));
-    const bool is_whole =
-        std::ranges::all_of(shards[i], [&](const Shard& one) { return one.server == shards[i].front().server; });
-    if (is_whole) continue;
-    throw UsageError("LS-SHARDS",
-                     fmt::format("variable '{}' is cut into {} shards on several servers, and servers that are "
-                                 "processes hold whole variables only",
-                                 variables_[i].name(), shards[i].size()),
-                     "leave the partitioner out, and balance the servers by .placement = kByBytes");
+    parts_.push_back(server::parts_of(shards[i]));
   }
 }
 
@@ -52,15 +56,24 @@ uint32_t Catalog::number_of(const TableState& table) const {
   return static_cast<uint32_t>(found - tables_.begin());
 }
 
-int32_t Catalog::server_of(const VariableState& variable) const { return servers_[number_of(variable)]; }
+bool Catalog::is_cut(const VariableState& variable) const {
+  const auto found = places_.find(&variable);
+  return found != places_.end() && !parts_[found->second].front().is_whole();
+}
+
+const VariablePart* Catalog::part_on(int32_t server, const VariableState& variable) const {
+  const std::vector<VariablePart>& parts = parts_of(variable);
+  const auto found = std::ranges::find(parts, server, &VariablePart::server);
+  return found == parts.end() ? nullptr : &*found;
+}
 
 std::string Catalog::text() const {
   std::string text;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     const Variable& one = variables_[i];
-    text += fmt::format("variable '{}' {} [{}] {}{} on server {}\n", one.name(), c10::toString(one.dtype()),
-                        fmt::join(one.sizes(), ", "), kind_of(one.state()), one.trainable() ? ", trainable" : "",
-                        servers_[i]);
+    text += fmt::format("variable '{}' {} [{}] {}{} on ", one.name(), c10::toString(one.dtype()),
+                        fmt::join(one.sizes(), ", "), kind_of(one.state()), one.trainable() ? ", trainable" : "");
+    text += fmt::format("{}\n", fmt::join(texts_of(parts_[i]), "; "));
   }
   for (const auto& one : tables_) text += text_of(*one) + "\n";
   return text;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/local/variable_parts.h"
 #include "lockstep/server/shard_placement.h"
 #include "lockstep/variable/variable.h"
 
@@ -16,7 +17,7 @@ namespace lockstep::internal::inline server {
 /// Constant once it is made. Any thread may use it.
 class Catalog {
  public:
-  /// `shards` are those of each variable. A UsageError (LS-SHARDS) for a variable whose shards lie on several servers.
+  /// `shards` are those of each variable.
   Catalog(std::vector<Variable> variables, const std::vector<std::vector<Shard>>& shards,
           std::vector<std::shared_ptr<TableState>> tables);
 
@@ -25,7 +26,12 @@ class Catalog {
   /// Each throws a UsageError (LS-MADE-LATE) for what was made after the catalog.
   uint32_t number_of(const Variable& variable) const;
   uint32_t number_of(const TableState& table) const;
-  int32_t server_of(const VariableState& variable) const;
+  /// What each server has of a variable; the same error.
+  const std::vector<VariablePart>& parts_of(const VariableState& variable) const { return parts_[number_of(variable)]; }
+  /// Whether several servers have parts of it. Not of what was made after the catalog.
+  bool is_cut(const VariableState& variable) const;
+  /// What one server has of it; null: nothing.
+  const VariablePart* part_on(int32_t server, const VariableState& variable) const;
 
   /// One line for each: what must be equal on all tasks.
   std::string text() const;
@@ -35,7 +41,7 @@ class Catalog {
 
   const std::vector<Variable> variables_;
   const std::vector<std::shared_ptr<TableState>> tables_;
-  std::vector<int32_t> servers_;                     // by variable
+  std::vector<std::vector<VariablePart>> parts_;     // by variable
   std::map<const VariableState*, uint32_t> places_;  // in `variables_`
 };
 

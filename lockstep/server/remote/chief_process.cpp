@@ -50,15 +50,24 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       epoch_(fresh_epoch()),
       program_(setup.program()),
       payloads_(setup.catalog, -1, setup.chief.servers, setup.rounds_gradients),
+      evaluation_payloads_(setup.catalog, setup.parts(), setup.strategy.seed()),
       network_(place.job),
-      state_(setup.strategy, setup.catalog, begin.counted) {
+      state_(setup.strategy, setup.catalog, -1, begin.counted) {
   network_.set_run(epoch_);
   gather();
+  const auto to_worker_by = [this](TaskWord word, PayloadCodec& codec) {
+    return [this, word, &codec](const ToWorker& one) { to_worker(one, word, codec); };
+  };
   chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
-                                       TaskMail{.to_worker = [this](const ToWorker& one) { to_worker(one); },
+                                       TaskMail{.to_worker = to_worker_by(TaskWord::kProtocol, payloads_),
                                                 .to_server = [this](const ToServer& one) { to_server(one); },
                                                 .coefficient = coefficient_of},
                                        epoch_);
+  evaluation_chief_ = std::make_shared<ChiefTask>(
+      ChiefOptions{.workers = setup_.chief.workers, .servers = 0}, ChiefCut{.floor = kFirstEvaluated}, setup_.gate,
+      TaskMail{.to_worker = to_worker_by(TaskWord::kEvaluation, evaluation_payloads_),
+               .to_server = [](const ToServer& /*none*/) {}},
+      epoch_);
   {
     const std::lock_guard<std::mutex> lock(state_mutex_);
     sent_writes_ = setup_.gate->writes() - 1;  // so that all is sent
@@ -79,6 +88,7 @@ ChiefProcess::~ChiefProcess() {
   }
   end(1, failure);
   chief_->end();
+  evaluation_chief_->end();
   is_over_ = true;
   network_.stop();
   thread_.join();
@@ -178,6 +188,7 @@ void ChiefProcess::welcome_worker(int64_t worker) {
     peer.incarnation = incarnation;
     network_.send(peer.link, to_bytes(welcome));
   });
+  evaluation_chief_->worker_joined(static_cast<int32_t>(worker));  // as the same incarnation: both count alike
 }
 
 // What the chief's copy and the servers tell each other.
@@ -193,6 +204,17 @@ void ChiefProcess::before_schedule(const StepCall& call) {
   if (setup_.gate->writes() == sent_writes_) return;
   const std::lock_guard<std::mutex> lock(state_mutex_);
   send_changes();
+}
+
+void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
+  if (kind && *kind < setup_.steps.size() && setup_.steps[*kind].evaluate) return;
+  throw UsageError(
+      "LS-EVALUATE",
+      kind ? "Coordinator::evaluate was given a step whose function does not say that it takes a Batch, or "
+             "that was made after coordinate() had begun, and the workers are other processes"
+           : "Coordinator::evaluate was given a function that workers do not know: they are other processes",
+      "make a step of the function on all tasks, before coordinate(), and give that: strategy.step(name, "
+      "[&](WorkerContext& ctx, const Batch& part) { ... })");
 }
 
 void ChiefProcess::send_changes() {
@@ -212,8 +234,9 @@ void ChiefProcess::refresh() {
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::assign");
   // What several servers have, such as the number of steps, the first one says last.
-  for (auto one = whole.saved.rbegin(); one != whole.saved.rend(); ++one) {
-    if (*one) state_.take(as<std::string>(*one));
+  for (std::size_t server = whole.saved.size(); server-- > 0;) {
+    const Payload& saved = whole.saved[server];
+    if (saved) state_.take(as<std::string>(saved), static_cast<int32_t>(server));
   }
   known_ = whole.chief.position;
 }
@@ -253,6 +276,7 @@ void ChiefProcess::take(const TaskEvent& event) {
         return;
       }
       case TaskWord::kProtocol: return take_message(event, text);
+      case TaskWord::kEvaluation: return take_part(event, text);
       case TaskWord::kFailed: {
         MessageReader from(text, -1, "an error of a server");
         return fail(get_error(from));
@@ -285,6 +309,16 @@ void ChiefProcess::take_message(const TaskEvent& event, std::string_view text) {
   chief_->receive(message);
 }
 
+void ChiefProcess::take_part(const TaskEvent& event, std::string_view text) {
+  const ChiefMessage message = chief_message(text, event.peer.from.task, evaluation_payloads_);
+  require_evaluation(message);
+  if (event.peer.from.job != Job::kWorker || std::get<StepReport>(message).from.worker != event.peer.from.task) {
+    throw PeerError("LS-PEER-MESSAGE", fmt::format("{} sent a message in another task's name", event.peer.name()),
+                    "start all tasks with the same version of Lockstep");
+  }
+  evaluation_chief_->receive(message);
+}
+
 void ChiefProcess::lose(const TaskEvent& event) {
   Peer lost;
   {
@@ -301,7 +335,9 @@ void ChiefProcess::lose(const TaskEvent& event) {
     log(LogLevel::kWarning,
         fmt::format("{} is lost: {}; its steps go to other workers", event.peer.name(), event.text));
   }
-  chief_->worker_lost({.worker = static_cast<int32_t>(event.peer.from.task), .incarnation = lost.incarnation});
+  const WorkerId worker{.worker = static_cast<int32_t>(event.peer.from.task), .incarnation = lost.incarnation};
+  chief_->worker_lost(worker);
+  evaluation_chief_->worker_lost(worker);
 }
 
 void ChiefProcess::fail(std::exception_ptr error) {
@@ -309,6 +345,7 @@ void ChiefProcess::fail(std::exception_ptr error) {
     const std::lock_guard<std::mutex> lock(peers_mutex_);
     if (failure_text_.empty()) failure_text_ = message_of(error);
   }
+  evaluation_chief_->fail(error);
   chief_->fail(std::move(error));
 }
 
@@ -335,11 +372,11 @@ void ChiefProcess::tell_settled(bool at_once) {
                 "look at the workers' own messages")));
 }
 
-void ChiefProcess::to_worker(const ToWorker& one) {
+void ChiefProcess::to_worker(const ToWorker& one, TaskWord word, PayloadCodec& codec) {
   const std::lock_guard<std::mutex> lock(peers_mutex_);
   const auto found = peers_.find({.job = Job::kWorker, .task = one.worker.worker});
   if (found == peers_.end() || found->second.incarnation != one.worker.incarnation) return;
-  network_.send(found->second.link, message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
+  network_.send(found->second.link, message_of_task(word, to_bytes(one.message, codec)));
 }
 
 void ChiefProcess::to_server(const ToServer& one) {

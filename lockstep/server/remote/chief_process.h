@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/server/local/coordinated_run.h"
+#include "lockstep/server/remote/evaluation_codec.h"
 #include "lockstep/server/remote/shared_state.h"
 #include "lockstep/server/remote/task_process.h"
 
@@ -28,6 +29,13 @@ class ChiefProcess final : public CoordinatedRun {
   ~ChiefProcess() override;
 
   ChiefTask& chief() override { return *chief_; }
+  ChiefTask& evaluation_chief() override { return *evaluation_chief_; }
+  Strategy& strategy() override { return setup_.strategy; }
+  const std::shared_ptr<StrategyGate>& gate() const override { return setup_.gate; }
+  int64_t workers() const override { return setup_.chief.workers; }
+  bool in_rounds() const override { return setup_.in_rounds(); }
+  bool has_processes() const override { return true; }
+  void before_evaluate(std::optional<uint32_t> kind) override;
   void catch_up() override { chief_->wait_for_servers(); }
   void settle_batches() override {}
   void before_schedule(const StepCall& call) override;
@@ -55,10 +63,11 @@ class ChiefProcess final : public CoordinatedRun {
   void run();
   void take(const TaskEvent& event);
   void take_message(const TaskEvent& event, std::string_view text);
+  void take_part(const TaskEvent& event, std::string_view text);
   void lose(const TaskEvent& event);
   void fail(std::exception_ptr error);
   void tell_settled(bool at_once);
-  void to_worker(const ToWorker& one);
+  void to_worker(const ToWorker& one, TaskWord word, PayloadCodec& codec);
   void to_server(const ToServer& one);
 
   const RemoteSetup& setup_;
@@ -67,6 +76,7 @@ class ChiefProcess final : public CoordinatedRun {
   const uint64_t epoch_;
   const std::string program_;
   RemotePayloads payloads_;
+  EvaluationPayloads evaluation_payloads_;
   TaskNetwork network_;
 
   mutable std::mutex peers_mutex_;
@@ -76,6 +86,7 @@ class ChiefProcess final : public CoordinatedRun {
   std::string failure_text_;      // guarded by peers_mutex_
 
   std::shared_ptr<ChiefTask> chief_;
+  std::shared_ptr<ChiefTask> evaluation_chief_;
 
   std::mutex state_mutex_;
   SharedState state_;                      // guarded by state_mutex_

@@ -16,6 +16,13 @@
 
 namespace lockstep::internal::inline server {
 
+void put_change(std::string& bytes, const StepPush::Change& change, const Catalog& catalog) {
+  ByteWriter to(bytes);
+  to.put(catalog.number_of(change.variable));
+  to.put(static_cast<uint8_t>(change.change));
+  put(bytes, change.value);
+}
+
 namespace {
 
 template <class T>
@@ -68,10 +75,12 @@ void put_request(std::string& bytes, const Wanted& wanted, const Catalog& catalo
   }
   const auto& variables = std::get<WantedVariables>(wanted);
   to.put(variables.part);
+  to.put(uint8_t{variables.whole});
   to.put(uint64_t{variables.variables.size()});
   for (std::size_t i = 0; i < variables.variables.size(); ++i) {
     to.put(catalog.number_of(variables.variables[i]));
-    put_optional(to, variables.have[i]);
+    const HadAt& at = variables.have[i];
+    put_optional(to, at.empty() ? std::nullopt : std::optional(at.front()));
   }
 }
 
@@ -140,11 +149,7 @@ void RemotePayloads::put_push(std::string& bytes, const StepPush& push) const {
     server::put(bytes, one.value);
   }
   to.put(uint64_t{push.changes.size()});
-  for (const StepPush::Change& one : push.changes) {
-    to.put(catalog_.number_of(one.variable));
-    to.put(static_cast<uint8_t>(one.change));
-    server::put(bytes, one.value);
-  }
+  for (const StepPush::Change& one : push.changes) put_change(bytes, one, catalog_);
   to.put(uint64_t{push.rows.size()});
   for (const RowsOfStep& one : push.rows) {
     to.put(catalog_.number_of(*one.table));
@@ -213,7 +218,9 @@ Payload RemotePayloads::get(PayloadKind kind, std::string_view bytes) {
 const Variable& RemotePayloads::variable(MessageReader& from) const {
   const auto number = from.get<uint32_t>();
   from.expect(number < catalog_.variables().size());
-  return catalog_.variables()[number];
+  const Variable& one = catalog_.variables()[number];
+  from.expect(server_ < 0 || catalog_.part_on(server_, one.state()) != nullptr);
+  return one;
 }
 
 const std::shared_ptr<TableState>& RemotePayloads::table(MessageReader& from) const {
@@ -222,8 +229,9 @@ const std::shared_ptr<TableState>& RemotePayloads::table(MessageReader& from) co
   return catalog_.tables()[number];
 }
 
-void RemotePayloads::expect_here(const MessageReader& from, const Variable& variable) const {
-  from.expect(server_ < 0 || catalog_.server_of(variable.state()) == server_);
+std::vector<int64_t> RemotePayloads::sizes_here(const Variable& variable) const {
+  return server_ < 0 ? variable.sizes().vec()
+                     : sizes_of(*catalog_.part_on(server_, variable.state()), variable.sizes());
 }
 
 /// The ids of rows of the table that lie here.
@@ -251,19 +259,31 @@ Payload RemotePayloads::get_request(std::string_view bytes) const {
   } else {
     WantedVariables variables;
     variables.part = from.get<int64_t>();
+    variables.whole = get_flag(from);
     const std::size_t count = from.get_count(sizeof(uint32_t));
     for (std::size_t i = 0; i < count; ++i) {
       const Variable& one = variable(from);
-      expect_here(from, one);
       const bool is_part = variables.part >= 0 && variables.part < one.state().num_components();
       from.expect(one.state().on_write() || is_part);
       variables.variables.push_back(one);
-      variables.have.push_back(get_optional<Position>(from));
+      const auto at = get_optional<Position>(from);
+      variables.have.push_back(at ? HadAt{*at} : HadAt());
     }
     *wanted = std::move(variables);
   }
   from.expect_end();
   return wanted;
+}
+
+StepPush::Change RemotePayloads::get_change(MessageReader& from) const {
+  StepPush::Change change{variable(from), WorkerValues::Change::kAssign, {}};
+  const auto how = from.get<uint8_t>();
+  from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
+  change.change = static_cast<WorkerValues::Change>(how);
+  change.value = get_tensor(from);
+  from.expect(change.value.defined() && change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
+              change.value.scalar_type() == change.variable.dtype());
+  return change;
 }
 
 Payload RemotePayloads::get_push(std::string_view bytes) const {
@@ -272,34 +292,21 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
   push->part = from.get<int64_t>();
   from.expect(push->part >= 0);
   push->options = get_options(from);
-  const auto get_variable = [&]() -> const Variable& {
-    const Variable& one = variable(from);
-    expect_here(from, one);
-    return one;
-  };
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    const Variable& one = get_variable();
+    const Variable& one = variable(from);
     push->gradients.push_back({one, get_gradient(from, one.dtype())});
     const at::Tensor& gradient = push->gradients.back().gradient;
-    from.expect(gradient.defined() && gradient.sizes() == one.sizes() && gradient.scalar_type() == one.dtype());
+    from.expect(gradient.defined() && gradient.sizes() == at::IntArrayRef(sizes_here(one)) &&
+                gradient.scalar_type() == one.dtype());
   }
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    const Variable& one = get_variable();
+    const Variable& one = variable(from);
     push->buffers.push_back({one, get_tensor(from)});
     const at::Tensor& value = push->buffers.back().value;
     from.expect(!one.state().on_write() && value.defined() && !value.is_sparse() && value.scalar_type() == one.dtype());
     from.expect(push->part < one.state().num_components());
   }
-  for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
-    StepPush::Change change{get_variable(), WorkerValues::Change::kAssign, {}};
-    const auto how = from.get<uint8_t>();
-    from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
-    change.change = static_cast<WorkerValues::Change>(how);
-    change.value = get_tensor(from);
-    from.expect(change.value.defined() && change.value.sizes() == change.variable.sizes() &&
-                change.value.scalar_type() == change.variable.dtype());
-    push->changes.push_back(std::move(change));
-  }
+  for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) push->changes.push_back(get_change(from));
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     RowsOfStep rows{table(from)};
     rows.ids = get_ids(from, *rows.table);
@@ -337,6 +344,9 @@ void require_payloads(const ServerMessage& message) {
 }
 
 void require_payloads(const WorkerMessage& message) {
+  // Parts of evaluations come by messages of their own.
+  const auto* const give = std::get_if<GiveStep>(&message);
+  if (give && give->step.step >= kFirstEvaluated) require(nullptr, "the number of a step");
   if (const auto* const values = std::get_if<PulledValues>(&message)) require(values->values, "the values of a pull");
   const auto* const answer = std::get_if<PushAnswer>(&message);
   if (answer && answer->verdict == PushVerdict::kRefused) require(answer->error, "why a push was refused");

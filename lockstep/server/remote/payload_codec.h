@@ -23,6 +23,8 @@ void require_payloads(const ChiefMessage& message);
 void require_payloads(const ServerMessage& message);
 void require_payloads(const WorkerMessage& message);
 
+void put_change(std::string& bytes, const StepPush::Change& change, const Catalog& catalog);
+
 /// One thread at a time uses it. Of a task that gets messages of workers, what they name must lie there: `server` is
 /// that task's number among the servers, or -1. Where gradients are rounded to bfloat16, those of float32 travel so.
 class RemotePayloads final : public PayloadCodec {
@@ -32,6 +34,7 @@ class RemotePayloads final : public PayloadCodec {
 
   void put(PayloadKind kind, const Payload& payload, std::string& bytes) override;
   Payload get(PayloadKind kind, std::string_view bytes) override;
+  StepPush::Change get_change(MessageReader& from) const;
 
  private:
   Payload get_request(std::string_view bytes) const;
@@ -39,9 +42,11 @@ class RemotePayloads final : public PayloadCodec {
   void put_push(std::string& bytes, const StepPush& push) const;
   /// `type` is that of the gradient when it was pushed.
   at::Tensor get_gradient(MessageReader& from, at::ScalarType type) const;
+  /// One of which this server has a part.
   const Variable& variable(MessageReader& from) const;
   const std::shared_ptr<TableState>& table(MessageReader& from) const;
-  void expect_here(const MessageReader& from, const Variable& variable) const;
+  /// The shape of what lies here of a variable.
+  std::vector<int64_t> sizes_here(const Variable& variable) const;
   std::vector<int64_t> get_ids(MessageReader& from, const TableState& table) const;
 
   const Catalog& catalog_;

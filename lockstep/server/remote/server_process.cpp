@@ -21,10 +21,11 @@ int32_t ServerProcess::serve() {
     network_.send(chief_link_, message_of_task(TaskWord::kFailed, text));
   };
   const TaskWelcome welcome = meet_chief();
+  const auto self = static_cast<int32_t>(place_.job.self.task);
   values_ = std::make_unique<ServerValues>(setup_.strategy, setup_.gate, setup_.catalog, welcome.begin.counted,
-                                           setup_.in_rounds(), setup_.chief.servers, failed);
-  machine_ = std::make_unique<ServerMachine>(welcome.epoch, static_cast<int32_t>(place_.job.self.task),
-                                             welcome.begin.position, welcome.begin.floor, decided_above(welcome.begin));
+                                           setup_.in_rounds(), self, setup_.chief.servers, failed);
+  machine_ = std::make_unique<ServerMachine>(welcome.epoch, self, welcome.begin.position, welcome.begin.floor,
+                                             decided_above(welcome.begin));
   try {
     while (true) {
       auto event = network_.next(Clock::now() + std::chrono::hours(1));

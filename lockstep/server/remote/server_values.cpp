@@ -6,20 +6,31 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/remote/payload_codec.h"
+#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline server {
 
 ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog,
-                           int64_t counted, bool in_rounds, int32_t servers,
+                           int64_t counted, bool in_rounds, int32_t server, int32_t servers,
                            std::function<void(std::exception_ptr)> failed)
     : strategy_(strategy),
       gate_(std::move(gate)),
       failed_(std::move(failed)),
       store_(strategy, gate_, counted, in_rounds, failed_),
-      state_(strategy, catalog, counted) {
-  if (servers > 1) store_.take_coefficients();
+      state_(strategy, catalog, server, counted) {
+  if (servers == 1) return;
+  store_.take_coefficients();
+  store_.keep_parts([&catalog, server](const VariableState& variable) { return catalog.part_on(server, variable); });
+  const GateHold hold(gate_, "Strategy::variables");
+  for (const Optimizer& one : StrategyAccess::optimizers(strategy)) {
+    OptimizerState& optimizer = one.shared_state();
+    for (std::size_t i = 0; i < optimizer.variables().size(); ++i) {
+      if (catalog.part_on(server, *optimizer.variables()[i]) == nullptr) optimizer.expect_absent(i);
+    }
+  }
 }
 
 Payload ServerValues::hold(const HeldPush& push) {
@@ -44,7 +55,7 @@ Payload ServerValues::squares(const LogEntry& /*entry*/, std::span<const HeldPus
 
 void ServerValues::change(const LogEntry& entry) try {
   const GateHold hold(gate_, "Variable::assign");
-  state_.take(as<std::string>(entry.payload));
+  state_.take(as<std::string>(entry.payload), -1);
   store_.note_all_changed();
 } catch (...) {
   failed_(std::current_exception());

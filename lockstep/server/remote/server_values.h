@@ -14,11 +14,12 @@
 namespace lockstep::internal::inline server {
 
 /// Each server runs the updates of what steps push to it on its copy. All of the copy is there, and only what lies on
-/// this server is kept up to date. What the chief changes, and what it wants to know, goes by SharedState.
+/// this server is kept up to date: the rest of a cut variable is updated too, by gradients of zero, and never read.
+/// What the chief changes, and what it wants to know, goes by SharedState.
 class ServerValues final : public ServerStore {
  public:
   ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog, int64_t counted,
-               bool in_rounds, int32_t servers, std::function<void(std::exception_ptr)> failed);
+               bool in_rounds, int32_t server, int32_t servers, std::function<void(std::exception_ptr)> failed);
 
   Payload hold(const HeldPush& push) override;
   void drop(const HeldPush& push) override { store_.drop(push); }

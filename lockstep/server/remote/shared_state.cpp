@@ -9,8 +9,11 @@
 
 #include "lockstep/checkpoint/content_checksum.h"
 #include "lockstep/core/tensors/host_bytes.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/remote/tensor_bytes.h"
+#include "lockstep/strategy/strategy_access.h"
+#include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal::inline server {
 
@@ -61,15 +64,40 @@ SavedRows get_rows(MessageReader& from) {
 
 }  // namespace
 
+std::map<SharedState::Key, const VariableState*> SharedState::cut_items() const {
+  std::map<Key, const VariableState*> all;
+  for (const Variable& one : catalog_.variables()) {
+    if (catalog_.is_cut(one.state())) all[{Kind::kMirrored, one.name()}] = &one.state();
+  }
+  if (all.empty()) return all;
+  for (const Optimizer& one : StrategyAccess::optimizers(strategy_)) {
+    const OptimizerState& optimizer = one.shared_state();
+    auto slot = optimizer.slots().begin();  // in the order of the variables
+    for (std::size_t i = 0; i < optimizer.variables().size(); ++i) {
+      const VariableState& variable = *optimizer.variables()[i];
+      for (std::size_t left = optimizer.counts().rule_of(i).slots().size(); left > 0; --left, ++slot) {
+        if (catalog_.is_cut(variable)) all[{Kind::kSlot, slot->name()}] = &variable;
+      }
+    }
+  }
+  return all;
+}
+
 std::string SharedState::changes() {
   const at::NoGradGuard no_grad;
+  const std::map<Key, const VariableState*> cut = server_ < 0 ? std::map<Key, const VariableState*>() : cut_items();
   std::string bytes;
   uint64_t count = 0;
   ByteWriter to(bytes);
   to.put(count);
   for (const StateItem& item : strategy_.state_items()) {
     if (!is_shared(item)) continue;
-    const std::vector<at::Tensor> values = values_of(item);
+    std::vector<at::Tensor> values = values_of(item);
+    if (const auto found = cut.find({item.kind, item.name}); found != cut.end()) {
+      const VariablePart* const part = catalog_.part_on(server_, *found->second);
+      if (part == nullptr) continue;
+      values = {part_of(values.front(), *part)};
+    }
     std::string digest = digest_of(values);
     std::string& known = digests_[{item.kind, item.name}];
     if (known == digest) continue;
@@ -85,8 +113,9 @@ std::string SharedState::changes() {
   return bytes;
 }
 
-void SharedState::take(std::string_view bytes) {
+void SharedState::take(std::string_view bytes, int32_t of) {
   const at::NoGradGuard no_grad;
+  const std::map<Key, const VariableState*> cut = cut_items();
   MessageReader from(bytes, -1, "the state of a parameter server");
   std::map<Key, StateItem> items;
   for (StateItem& item : strategy_.state_items()) {
@@ -103,8 +132,24 @@ void SharedState::take(std::string_view bytes) {
     }
     const auto found = items.find(key);
     from.expect(found != items.end());
+    const auto of_cut = cut.find(key);
+    const VariablePart* here = nullptr;
+    if (of_cut != cut.end()) {
+      from.expect(values.size() == 1 && !values.front().is_sparse());
+      if (of >= 0) {
+        const VariablePart* const theirs = catalog_.part_on(of, *of_cut->second);
+        at::Tensor all = found->second.read().front();
+        from.expect(theirs != nullptr && values.front().scalar_type() == all.scalar_type() &&
+                    values.front().sizes() == at::IntArrayRef(sizes_of(*theirs, all.sizes())));
+        put_part(all, values.front(), *theirs);
+        values = {all};
+      }
+      here = catalog_.part_on(server_, *of_cut->second);
+    }
     found->second.write(values);
-    digests_[key] = digest_of(values_of(found->second));
+    values = values_of(found->second);
+    if (here != nullptr) values = {part_of(values.front(), *here)};
+    digests_[key] = digest_of(values);
   }
   take_tables(from);
   from.expect_end();

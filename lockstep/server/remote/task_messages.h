@@ -12,13 +12,14 @@ namespace lockstep::internal::inline server {
 
 /// The first byte of a message between tasks.
 enum class TaskWord : uint8_t {
-  kProgram,   // to the chief, and to a server from a worker, first: what the program has made
-  kRefused,   // from the chief: why the task cannot take part
-  kWelcome,   // from the chief: a TaskWelcome
-  kProtocol,  // a message of the protocol
-  kSettled,   // to a worker: all steps below this number are decided
-  kFailed,    // from a server: an error that ends the run
-  kEnd,       // from the chief: a TaskEnd
+  kProgram,     // to the chief, and to a server from a worker, first: what the program has made
+  kRefused,     // from the chief: why the task cannot take part
+  kWelcome,     // from the chief: a TaskWelcome
+  kProtocol,    // a message of the protocol
+  kEvaluation,  // the same, of the chief of evaluations and its workers
+  kSettled,     // to a worker: all steps below this number are decided
+  kFailed,      // from a server: an error that ends the run
+  kEnd,         // from the chief: a TaskEnd
 };
 
 /// How a task begins.

@@ -75,14 +75,23 @@ int32_t WorkerProcess::serve() {
             network_.send(servers_[static_cast<std::size_t>(one.server)],
                           message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
           },
-      .to_chief = [this](const ChiefMessage& one) { send_report(one); },
+      .to_chief = [this](const ChiefMessage& one) { send_report(one, TaskWord::kProtocol, payloads_); },
+      .to_evaluation =
+          [this](const ChiefMessage& one) { send_report(one, TaskWord::kEvaluation, evaluation_payloads_); },
+      .evaluate =
+          [this](uint32_t kind) {
+            if (kind >= setup_.steps.size() || !setup_.steps[kind].evaluate) throw_other_step_value();
+            return setup_.steps[kind].evaluate;
+          },
       .batches = batches,
       .places = places,
       .gate = setup_.gate.get(),
       .workers = setup_.chief.workers,
       .in_rounds = setup_.in_rounds(),
       .placement = {.servers = setup_.chief.servers,
-                    .server_of = [this](const VariableState& one) { return setup_.catalog.server_of(one); }},
+                    .parts_of = [this](const VariableState& one) -> const std::vector<VariablePart>& {
+                      return setup_.catalog.parts_of(one);
+                    }},
       .epoch = welcome.epoch,
       .rounds_gradients = setup_.rounds_gradients};
   WorkerTask task(shared, static_cast<int32_t>(place_.job.self.task), welcome.incarnation);
@@ -92,14 +101,17 @@ int32_t WorkerProcess::serve() {
   return code;
 }
 
-void WorkerProcess::send_report(const ChiefMessage& message) {
+void WorkerProcess::send_report(const ChiefMessage& message, TaskWord word, PayloadCodec& codec) {
+  const auto send = [&](const ChiefMessage& one) {
+    network_.send(chief_link_, message_of_task(word, to_bytes(one, codec)));
+  };
   try {
-    send_to_chief(message);
+    send(message);
   } catch (const std::exception&) {  // the step has returned what does not travel
     StepReport report = std::get<StepReport>(message);
     report.outcome = StepOutcome::kFailed;
     report.payload = std::make_shared<StepFailure>(StepFailure{std::current_exception()});
-    send_to_chief(report);
+    send(report);
   }
 }
 
@@ -132,6 +144,13 @@ int32_t WorkerProcess::carry_messages(WorkerTask& task, ScheduledBatches& batche
         const WorkerMessage message = worker_message(text, payloads_);
         require_payloads(message);
         task.put(message);
+        break;
+      }
+      case TaskWord::kEvaluation: {
+        if (!is_chief(*event)) break;
+        const WorkerMessage message = worker_message(text, evaluation_payloads_);
+        require_evaluation(message);
+        task.put_of_evaluation(message);
         break;
       }
       case TaskWord::kSettled: {

@@ -13,6 +13,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/server/parameter_server.h"
+#include "lockstep/server/remote/evaluation_codec.h"
 #include "lockstep/server/remote/task_messages.h"
 #include "lockstep/server/remote/tensor_bytes.h"
 
@@ -88,7 +89,7 @@ class Payloads : public ::testing::Test {
     push->rows.push_back({table_.state(), {1, 5}, torch::rand({2, 4})});
     push->options = {.clip_global_norm = 0.5, .check_finite = true};
     codec_.put(PayloadKind::kPush, push, push_);
-    Wanted variables = WantedVariables{.variables = {a_, b_}, .have = {7, std::nullopt}, .part = 0};
+    Wanted variables = WantedVariables{.variables = {a_, b_}, .have = {{7}, {}}, .part = 0};
     codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(variables), variables_);
     Wanted rows = WantedRows{.table = table_.state(), .ids = {4, 9, 1}};
     codec_.put(PayloadKind::kRequest, std::make_shared<Wanted>(rows), rows_);
@@ -119,7 +120,7 @@ TEST_F(Payloads, ComeBack) {
   EXPECT_EQ(push.options.clip_global_norm, 0.5);
   EXPECT_TRUE(push.options.check_finite);
   const auto wanted = std::get<WantedVariables>(as<Wanted>(codec_.get(PayloadKind::kRequest, variables_)));
-  EXPECT_EQ(wanted.have, (std::vector<std::optional<Position>>{7, std::nullopt}));
+  EXPECT_EQ(wanted.have, (std::vector<HadAt>{{7}, {}}));
   EXPECT_EQ(std::get<WantedRows>(as<Wanted>(codec_.get(PayloadKind::kRequest, rows_))).ids,
             (std::vector<int64_t>{4, 9, 1}));
   EXPECT_FALSE(as<PulledTensors>(codec_.get(PayloadKind::kValues, values_)).values.at(1).defined());
@@ -154,6 +155,111 @@ TEST_F(Payloads, WhatLiesOnAnotherServerIsRefused) {
   RemotePayloads codec(elsewhere, 0, 2);
   EXPECT_THROW(codec.get(PayloadKind::kPush, push_), PeerError);
   EXPECT_THROW(codec.get(PayloadKind::kRequest, variables_), PeerError);
+}
+
+TEST_F(Payloads, OfAVariableThatIsCutAServerTakesItsPartAlone) {
+  const Catalog cut({a_, b_}, {{{0, 2, 0}, {2, 1, 1}}, {{0, 2, 0}}}, {table_.state()});
+  const auto pushed = [&](const Tensor& gradient) {
+    auto push = std::make_shared<StepPush>();
+    push->gradients.push_back({a_, gradient});
+    push->changes.push_back({a_, WorkerValues::Change::kAssign, gradient});
+    std::string bytes;
+    RemotePayloads(cut, -1, 2).put(PayloadKind::kPush, push, bytes);
+    return bytes;
+  };
+  for (int32_t server = 0; server < 2; ++server) {
+    RemotePayloads codec(cut, server, 2);
+    const int64_t rows = server == 0 ? 2 : 1;
+    EXPECT_EQ(as<StepPush>(codec.get(PayloadKind::kPush, pushed(torch::ones({rows, 2})))).gradients.size(), 1);
+    EXPECT_THROW(codec.get(PayloadKind::kPush, pushed(torch::ones({3, 2}))), PeerError);
+    EXPECT_THROW(codec.get(PayloadKind::kPush, pushed(torch::ones({3 - rows, 2}))), PeerError);
+  }
+}
+
+/// A part of an evaluation, and its result, as bytes.
+class EvaluatedParts : public Payloads {
+ protected:
+  EvaluatedParts() {
+    auto part = std::make_shared<EvaluationPart>();
+    part->batch = {.input = torch::rand({3, 2}),
+                   .target = torch::arange(3),
+                   .ids = torch::arange(3),
+                   .global_size = 5,
+                   .more = {{"boxes/left", torch::rand({3})}},
+                   .padding = 1,
+                   .origin = "samples at 0 to 2"};
+    part->part = 1;
+    part->step = 40;
+    part->stream = {3, StreamPurpose::kEvaluate, 1, 20, 6};
+    codec_.put(PayloadKind::kArguments, part, part_);
+    auto result = std::make_shared<EvaluatedPart>();
+    result->result = {torch::rand({2}), Tensor()};
+    result->changes.push_back({a_, WorkerValues::Change::kAdd, torch::rand({3, 2})});
+    codec_.put(PayloadKind::kResult, result, result_);
+  }
+  EvaluationPayloads codec_{catalog_, 2, 3};
+  std::string part_, result_;
+};
+
+TEST_F(EvaluatedParts, ComeBack) {
+  const Payload payload = codec_.get(PayloadKind::kArguments, part_);
+  const auto& part = as<EvaluationPart>(payload);
+  EXPECT_EQ(part.part, 1);
+  EXPECT_EQ(part.step, 40);
+  EXPECT_EQ(part.stream.seed, 3);
+  EXPECT_EQ(part.stream.replica, 1);
+  EXPECT_EQ(part.stream.step, 20);
+  EXPECT_EQ(part.stream.draw, 6);
+  EXPECT_EQ(part.batch.samples(), 2);
+  EXPECT_EQ(part.batch.global_size, 5);
+  EXPECT_EQ(part.batch.origin, "samples at 0 to 2");
+  EXPECT_EQ(part.batch.more.at("boxes/left").size(0), 3);
+  const Payload result = codec_.get(PayloadKind::kResult, result_);
+  EXPECT_EQ(as<EvaluatedPart>(result).result.size(), 2);
+  EXPECT_EQ(as<EvaluatedPart>(result).changes.at(0).change, WorkerValues::Change::kAdd);
+}
+
+TEST_F(EvaluatedParts, BytesThatAreNoneAreRefusedAndNothingElseHappens) {
+  std::mt19937 random(12);
+  int64_t refused = 0;
+  for (const auto& [kind, bytes] :
+       {std::pair(PayloadKind::kArguments, part_), std::pair(PayloadKind::kResult, result_)}) {
+    for (std::size_t size = 0; size < bytes.size(); ++size) {
+      EXPECT_THROW(codec_.get(kind, std::string_view(bytes).substr(0, size)), PeerError);
+    }
+    for (int i = 0; i < 5000; ++i) {
+      std::string changed = bytes;
+      for (int k = 0; k < 1 + i % 3; ++k) changed[random() % changed.size()] = static_cast<char>(random());
+      try {
+        const Payload payload = codec_.get(kind, changed);
+        if (kind == PayloadKind::kArguments) {
+          EXPECT_LT(as<EvaluationPart>(payload).part, 2);
+          EXPECT_GE(as<EvaluationPart>(payload).batch.samples(), 0);
+        }
+      } catch (const PeerError&) {
+        ++refused;
+      }
+    }
+    EXPECT_THROW(codec_.get(PayloadKind::kPush, bytes), PeerError);
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+TEST(EvaluationMessages, AreKeptApartFromThoseOfSteps) {
+  const Payload something = std::make_shared<EvaluationPart>();
+  const GiveStep part{.step = {.step = kFirstEvaluated}, .arguments = something};
+  const GiveStep step{.step = {.step = 5}, .arguments = something};
+  EXPECT_NO_THROW(require_evaluation(WorkerMessage(part)));
+  EXPECT_THROW(require_evaluation(WorkerMessage(step)), PeerError);
+  EXPECT_THROW(require_evaluation(WorkerMessage(GiveStep{.step = {.step = kFirstEvaluated}})), PeerError);
+  EXPECT_THROW(require_evaluation(WorkerMessage(PulledValues())), PeerError);
+  EXPECT_NO_THROW(require_payloads(WorkerMessage(step)));
+  EXPECT_THROW(require_payloads(WorkerMessage(part)), PeerError);
+  const StepReport report{.step = {.step = kFirstEvaluated}, .payload = something};
+  EXPECT_NO_THROW(require_evaluation(ChiefMessage(report)));
+  EXPECT_THROW(require_evaluation(ChiefMessage(StepReport{.step = {.step = kFirstEvaluated}})), PeerError);
+  EXPECT_THROW(require_evaluation(ChiefMessage(StepReport{.payload = something})), PeerError);
+  EXPECT_THROW(require_evaluation(ChiefMessage(ServerRead())), PeerError);
 }
 
 TEST(TaskMessages, ShowBothSidesOfTheFirstDifference) {

@@ -31,14 +31,17 @@ std::string variable_of(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Each step adds 1 to a counter on each server. The chief schedules steps until it is told to finish, and then reports
-/// how many count and what the counters say. Every task reports its first step, and how it ends.
+/// Each step adds 1 to a counter of which each server has a shard, and to one on one server. The chief schedules steps
+/// until it is told to finish, and then reports how many count and what the counters say. Every task reports its first
+/// step, and how it ends.
 WORKER_BODY(counts) {
   ClusterSpec spec =
       testing::cluster_of_tasks(kWorkers, kServers, static_cast<uint16_t>(std::stoi(variable_of("PORT"))));
   spec.job = variable_of("JOB");
   spec.task = std::stoll(variable_of("TASK"));
-  ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = seconds(60), .lost = seconds(2)}});
+  ParameterServerStrategy strategy({.cluster = spec,
+                                    .partitioner = fixed_shards_partitioner(kServers),
+                                    .timeouts = {.join = seconds(60), .lost = seconds(2)}});
   const Variable a = strategy.make_variable(torch::zeros({1000}), {.name = "a", .trainable = false});
   const Variable b = strategy.make_variable(torch::zeros({}), {.name = "b", .trainable = false});
   std::atomic<bool> has_begun = false;
@@ -62,7 +65,8 @@ WORKER_BODY(counts) {
         coordinator.join();
       }
       report("scheduled " + std::to_string(scheduled) + " steps " + std::to_string(coordinator.steps()) + " a " +
-             std::to_string(a.read()[999].item<int64_t>()) + " b " + std::to_string(b.read().item<int64_t>()));
+             (a.read().min().equal(a.read().max()) ? std::to_string(a.read()[999].item<int64_t>()) : "torn") + " b " +
+             std::to_string(b.read().item<int64_t>()));
     });
     report("code " + std::to_string(code));
   } catch (const std::exception& error) {

@@ -28,18 +28,12 @@
 namespace lockstep {
 namespace {
 
+using testing::expect_all_ended_well;
+using testing::is_chief;
 using testing::run_tasks;
 using testing::TaskResult;
 using torch::Tensor;
 using State = std::map<std::string, Tensor>;
-
-void expect_all_ended_well(const std::vector<TaskResult>& results) {
-  for (const TaskResult& one : results) {
-    EXPECT_EQ(one.code, 0) << one.task << ": " << one.error;
-  }
-}
-
-bool is_chief(const ClusterSpec& spec) { return spec.job == "chief"; }
 
 class RemoteCounting : public ::testing::TestWithParam<std::optional<int64_t>> {};
 
@@ -477,17 +471,6 @@ TEST(RemoteRun, WorkersHaveStreamsOfTheirOwn) {
     });
   }));
   EXPECT_EQ(seen.size(), 12);
-}
-
-TEST(RemoteRun, RefusesShardsOnSeveralServers) {
-  const auto results = run_tasks(1, 2, [](const ClusterSpec& spec) {
-    ParameterServerStrategy strategy({.cluster = spec, .partitioner = fixed_shards_partitioner(2)});
-    const Variable weight = strategy.make_variable(torch::zeros({4}), {.name = "weight"});
-    return strategy.coordinate([](Coordinator&) {});
-  });
-  for (const TaskResult& one : results) {
-    EXPECT_NE(one.error.find("[LS-SHARDS]"), std::string::npos) << one.task << ": " << one.error;
-  }
 }
 
 }  // namespace

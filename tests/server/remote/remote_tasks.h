@@ -1,6 +1,8 @@
 // Tasks of a run of parameter servers that talk over sockets, each of which is a thread of the test.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -62,5 +64,13 @@ inline std::vector<TaskResult> run_tasks(int64_t workers, int64_t servers,
   for (std::thread& one : threads) one.join();
   return results;
 }
+
+inline void expect_all_ended_well(const std::vector<TaskResult>& results) {
+  for (const TaskResult& one : results) {
+    EXPECT_EQ(one.code, 0) << one.task << ": " << one.error;
+  }
+}
+
+inline bool is_chief(const ClusterSpec& spec) { return spec.job == "chief"; }
 
 }  // namespace lockstep::testing
