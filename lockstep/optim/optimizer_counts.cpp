@@ -71,6 +71,22 @@ bool OptimizerCounts::has_schedule(int64_t group) const {
   return one.rate_of_step || one.is_missing;
 }
 
+std::string OptimizerCounts::schedule_text() const {
+  std::string text;
+  for (std::size_t g = 0; g < schedules_.size(); ++g) {
+    if (!schedules_[g].rate_of_step) continue;
+    text += fmt::format("{}group {}", text.empty() ? "" : ", ", g);
+    for (const int64_t step : {0, 1, 2, 10, 100, 1000, 10000, 100000}) {
+      try {
+        text += fmt::format(" {}", schedules_[g].rate_of_step(step));
+      } catch (...) {  // what it throws is the error of the step that asks for it
+        text += " none";
+      }
+    }
+  }
+  return text;
+}
+
 void OptimizerCounts::expect_schedule(double had, int64_t group) {
   if (had != 0 && had != 1) {
     throw UsageError("LS-STATE-MISFIT",

@@ -55,6 +55,8 @@ class OptimizerCounts {
   /// Whether the group's learning rate follows a schedule; or did so in the state that was loaded last, and since then
   /// the program has set neither a schedule nor a rate, and no step has begun.
   bool has_schedule(int64_t group) const;
+  /// The learning rates that the schedules of groups give for some steps, for comparisons; empty where none has one.
+  std::string schedule_text() const;
   /// Makes a finding, once, of groups that had a schedule in the state that was loaded, and have none here.
   void report_missing_schedules();
 

@@ -47,13 +47,16 @@ class ChiefTask;
 class CoordinatedRun;
 class TrainedSteps;
 
+/// The memory that an argument of schedule() takes. A UsageError (LS-STEP-VALUE) for one that no step can be given.
+uint64_t bytes_of_argument(const at::Tensor& tensor);
+
 /// What a step is given for an argument of schedule().
 template <class T>
 struct StepArgument {
   static const T& of(const T& given) { return given; }
   static StepInput note(const T& given, uint64_t& bytes, std::vector<std::shared_ptr<ScheduledStep>>& /*after*/) {
     if constexpr (std::is_same_v<T, at::Tensor>) {
-      bytes += given.defined() ? given.nbytes() : 0;
+      bytes += bytes_of_argument(given);
     } else if constexpr (std::is_same_v<T, std::string>) {
       bytes += given.size();
     } else {

@@ -72,7 +72,8 @@ std::string text_of(const RunBegin& begin, int64_t workers) {
                       {"applied", begin.applied},
                       {"workers", workers},
                       {"streams", std::move(streams)},
-                      {"data", std::move(data)}}
+                      {"data", std::move(data)},
+                      {"by_number", begin.by_number}}
       .dump();
 }
 
@@ -125,33 +126,23 @@ class ServedByThreads final : public ServedState {
   ServedCut cut(FunctionRef<void(const ServedView&)> capture) override {
     const std::lock_guard<std::recursive_mutex> lock(state_.run_mutex);
     ServedCut cut;
-    struct HeldBack {
-      ChiefTask* chief;
-      ~HeldBack() {
-        if (chief != nullptr) chief->go_on();
-      }
-    } held_back{nullptr};
-    if (state_.processes != nullptr) {  // the chief's copy then has what all servers have after these steps
-      held_back.chief = &state_.processes->chief();
-      held_back.chief->hold_back();
-      held_back.chief->drain();
-      state_.processes->finish();
-    }
     const CallerScope reads(Caller::kTask);
-    if (state_.run == nullptr) {
+    CoordinatedRun* const run = state_.processes != nullptr ? state_.processes : state_.run;
+    const auto capture_at = [&](const RunBegin& begin) {
       const GateHold hold(gate_, "Checkpoint::save");
-      const RunBegin begin = state_.processes != nullptr ? state_.processes->next_begin() : begin_at_rest();
-      capture({.goes_on = false, .cursor_of = [](const DistributedDataset&) { return std::nullopt; }});
+      capture({.goes_on = run != nullptr,
+               .cursor_of = [&](const DistributedDataset& data) -> std::optional<lockstep::data::Cursor> {
+                 if (state_.run == nullptr) return std::nullopt;
+                 return state_.run->place_of(data, begin);
+               }});
       fill(cut, begin);
-      return cut;
+    };
+    if (run == nullptr) {
+      capture_at(begin_at_rest());
+    } else {
+      gate_->require_not_inside("Checkpoint::save");  // whoever is inside waits for this thread, which waits for tasks
+      run->at_cut(capture_at);
     }
-    gate_->require_not_inside("Checkpoint::save");  // for which the server would wait, and this thread for the server
-    state_.run->at_cut([&](const RunBegin& begin) {
-      const GateHold hold(gate_, "Checkpoint::save");
-      capture({.goes_on = true,
-               .cursor_of = [&](const DistributedDataset& data) { return state_.run->place_of(data, begin); }});
-      fill(cut, begin);
-    });
     return cut;
   }
 
@@ -277,6 +268,7 @@ class ServedByThreads final : public ServedState {
     }
     for (const json& one : array_in(saved, "data", what))
       begin.data.push_back({.place = checkpoint::cursor_of(one.dump(), what + ": a cursor")});
+    begin.by_number = saved.contains("by_number") && saved["by_number"] == true;  // older ones do not say it
     return {std::move(begin), integer_in(saved, "workers", what)};
   }
 
@@ -294,7 +286,7 @@ class ServedByThreads final : public ServedState {
     RunBegin implied = begin_of_step(strategy_.step(), parts_);
     implied.chief.position = begin.chief.position;
     if (begin.chief != implied.chief || begin.applied != implied.applied || !begin.streams.empty() ||
-        !begin.data.empty())
+        !begin.data.empty() || begin.by_number)
       cut.steps = text_of(begin, workers_);
     for (const auto& one : living()) {
       cut.tables.push_back({one->table.options().name, record_of(*one, strategy_.seed()),

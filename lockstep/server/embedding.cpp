@@ -38,10 +38,11 @@ at::Tensor checked_ids(const at::Tensor& ids, const std::string& table, const ch
 
 std::string internal::text_of(const TableState& state) {
   const EmbeddingOptions& options = state.table.options();
-  return fmt::format("table '{}' {} rows {} dim {} admit_after {} evict_after {} limit_bytes {} initial {} rule {}",
-                     options.name, c10::toString(options.dtype), options.rows, options.dim, options.admit_after,
-                     options.evict_after, options.limit_bytes, text_of(options.initial),
-                     state.rule ? state.rule->name() : "none");
+  return fmt::format(
+      "table '{}' {} rows {} dim {} admit_after {} evict_after {} limit_bytes {} initial {} rule {} slots [{}]",
+      options.name, c10::toString(options.dtype), options.rows, options.dim, options.admit_after, options.evict_after,
+      options.limit_bytes, text_of(options.initial), state.rule ? state.rule->name() : "none",
+      fmt::join(state.table.format().slots, ", "));
 }
 
 const std::shared_ptr<internal::TableState>& Embedding::state() const {

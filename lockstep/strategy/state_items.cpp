@@ -53,10 +53,26 @@ std::vector<std::string> internal::StrategyAccess::optimizer_texts(const Strateg
   for (const auto& weak : strategy.optimizers_) {
     const auto optimizer = weak.lock();
     if (!optimizer) continue;
-    std::vector<const char*> rules;
-    for (const auto& rule : optimizer->counts().rules()) rules.push_back(rule->name());
+    std::vector<std::string> rules;
+    for (const auto& rule : optimizer->counts().rules()) {
+      std::vector<std::string_view> slots;
+      const std::vector<SlotSpec> specs = rule->slots();
+      for (const SlotSpec& one : specs) slots.emplace_back(one.name);
+      rules.push_back(fmt::format("{} with {}", rule->name(),
+                                  slots.empty() ? "no slots" : fmt::format("the slots {}", fmt::join(slots, " and "))));
+    }
     texts.push_back(fmt::format("optimizer '{}' {} of {}", optimizer->name(), fmt::join(rules, ", "),
                                 counted(static_cast<int64_t>(optimizer->variables().size()), "variable")));
+  }
+  return texts;
+}
+
+std::vector<std::string> internal::StrategyAccess::schedule_texts(const Strategy& strategy) {
+  std::vector<std::string> texts;
+  for (const auto& weak : strategy.optimizers_) {
+    const auto optimizer = weak.lock();
+    const std::string rates = optimizer ? optimizer->counts().schedule_text() : "";
+    if (!rates.empty()) texts.push_back(fmt::format("optimizer '{}' with a schedule: {}", optimizer->name(), rates));
   }
   return texts;
 }

@@ -32,6 +32,8 @@ struct StrategyAccess {
   }
   /// One line for each optimizer that lives: its name, and of each group the rule and how many variables it has.
   static std::vector<std::string> optimizer_texts(const Strategy& strategy);
+  /// A line for each optimizer whose learning rate follows a schedule, with some of its rates.
+  static std::vector<std::string> schedule_texts(const Strategy& strategy);
   /// The data sets that have a name and live.
   static std::map<std::string, DistributedDataset> named_data_sets(const Strategy& strategy);
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }

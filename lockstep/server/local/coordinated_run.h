@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/chief_task.h"
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/stream_places.h"
@@ -20,6 +21,7 @@ struct RunBegin {
   int64_t applied = 0;  // steps with pushes that count
   std::vector<StreamPlace> streams = {};
   std::vector<UsedData> data = {};
+  bool by_number = false;  // `data` says nothing of data sets that steps have used: batch 0 is at the begin of each
 };
 
 class CoordinatedRun {
@@ -43,6 +45,9 @@ class CoordinatedRun {
   /// All steps have been decided: brings the program's variables up to date with the servers, and the servers with what
   /// the program has changed.
   virtual void finish() { catch_up(); }
+  /// Makes a cut of all servers behind the decisions so far, and calls `fn` while the strategy has the state of it. A
+  /// round that is not full yet is no part of it.
+  virtual void at_cut(FunctionRef<void(const RunBegin&)> fn) = 0;
   /// Where a next run begins, once all steps have been decided and applied.
   virtual RunBegin next_begin() = 0;
   /// The functions of steps are called in other processes, by their kinds.

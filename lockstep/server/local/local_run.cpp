@@ -20,8 +20,9 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
                    const RunBegin& begin, const RunOptions& more)
     : gate_(std::move(gate)),
       parts_(options.staleness == 0 ? options.workers : 1),
-      batches_((begin.chief.floor + parts_ - 1) / parts_,
-               begin.data),  // rounds begin anew at a multiple of the workers
+      by_number_(begin.by_number),
+      batches_((begin.chief.floor + parts_ - 1) / parts_, begin.data,
+               by_number_),  // rounds begin anew at a multiple of the workers
       places_(begin.streams),
       chief_(std::make_shared<ChiefTask>(
           options, begin.chief, gate_,
@@ -140,7 +141,8 @@ RunBegin LocalRun::next_begin() {
   return {.chief = chief_->next_begin(),
           .applied = store_.applied(),
           .streams = places_.for_next_run(),
-          .data = batches_.used()};
+          .data = batches_.used(),
+          .by_number = by_number_};
 }
 
 void LocalRun::freeze(int64_t cut) {
@@ -186,6 +188,7 @@ void LocalRun::at_cut(FunctionRef<void(const RunBegin&)> fn) {
   }
   cut.applied = store_.applied();
   cut.data = batches_.places(cut.chief.floor / parts_);
+  cut.by_number = by_number_;
   fn(cut);
 }
 

@@ -60,9 +60,8 @@ class LocalRun final : public CoordinatedRun {
   void settle_batches() override;
   /// Where a next run begins, once all steps have been decided and applied.
   RunBegin next_begin() override;
-  /// Calls `fn` while the values are those after the steps that it is told of, whatever is decided meanwhile. One
-  /// thread at a time. In a run that is recorded or repeated, waits for all steps that were scheduled before.
-  void at_cut(FunctionRef<void(const RunBegin&)> fn);
+  /// One thread at a time. In a run that is recorded or repeated, waits for all steps that were scheduled before.
+  void at_cut(FunctionRef<void(const RunBegin&)> fn) override;
   /// In the function of at_cut(): the place of a data set there; nothing where no scheduled step takes its batches.
   std::optional<lockstep::data::Cursor> place_of(const DistributedDataset& data, const RunBegin& cut) {
     return batches_.place_of(data, cut.chief.floor / parts_);
@@ -79,7 +78,8 @@ class LocalRun final : public CoordinatedRun {
   void freeze(int64_t cut);
 
   const std::shared_ptr<StrategyGate> gate_;
-  const int64_t parts_;  // steps of a round; 1 without rounds
+  const int64_t parts_;   // steps of a round; 1 without rounds
+  const bool by_number_;  // RunBegin
   ScheduledBatches batches_;
   StreamPlaces places_;
   std::shared_ptr<ChiefTask> chief_;

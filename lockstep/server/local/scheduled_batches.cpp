@@ -18,7 +18,8 @@ bool UsedData::is_alike(const lockstep::data::Cursor& other) const {
   return same_place == place;
 }
 
-ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored) : first_(first) {
+ScheduledBatches::ScheduledBatches(int64_t first, const std::vector<UsedData>& restored, bool by_number)
+    : first_(first), by_number_(by_number), lowest_(by_number ? first : 0) {
   for (const UsedData& one : restored) {
     if (one.data) {
       earlier_.push_back(one);
@@ -37,11 +38,16 @@ ScheduledBatches::Reading& ScheduledBatches::reading_of(const DistributedDataset
   const bool is_new = here.place.epoch == 0 && here.place.position == 0;
   if (place == waiting_.end() && is_new)
     place = std::ranges::find_if(waiting_, [&](const auto& one) { return here.is_alike(one); });
+  const bool is_at_zero = by_number_ && is_new && place == waiting_.end();
   if (place != waiting_.end()) {
     data.seek(*place);
     waiting_.erase(place);
   }
-  Reading reading{.data = data, .number = readings_.size(), .next = indexes_ ? index_at(data) : first_};
+  Reading reading{.data = data,
+                  .number = readings_.size(),
+                  .next = indexes_     ? index_at(data)
+                          : is_at_zero ? 0
+                                       : first_};
   return readings_.emplace(data.identity(), std::move(reading)).first->second;
 }
 

@@ -26,8 +26,8 @@ struct UsedData {
 class ScheduledBatches {
  public:
   /// The batch at a data set's cursor is that with the index `first`. A data set that is still at its beginning goes on
-  /// at its place in `restored`.
-  explicit ScheduledBatches(int64_t first, const std::vector<UsedData>& restored = {});
+  /// at its place in `restored`. Where that has no place for it and batches go `by_number`, its begin is batch 0.
+  explicit ScheduledBatches(int64_t first, const std::vector<UsedData>& restored = {}, bool by_number = false);
   /// The index of the batch at each data set's cursor is in `indexes`, which outlives this and is kept up to date; a
   /// data set that is not there has the index 0 at its begin.
   ScheduledBatches(int64_t first, std::map<const void*, int64_t>& indexes) : first_(first), indexes_(&indexes) {}
@@ -68,6 +68,7 @@ class ScheduledBatches {
 
   const int64_t first_;
   std::map<const void*, int64_t>* const indexes_ = nullptr;
+  const bool by_number_ = false;
   mutable std::mutex mutex_;
   int64_t lowest_ = 0;                               // batches below it were used; guarded by mutex_
   std::optional<int64_t> keep_from_ = std::nullopt;  // guarded by mutex_

@@ -177,6 +177,7 @@ void BasicWorkerMachine<Rules>::report_if_ended(WorkerOutput& out) {
     ended.coefficient = at_hand_->end->coefficient;
     if (at_hand_->is_too_late) {
       ended.outcome = StepOutcome::kTooLate;
+      ended.payload = nullptr;  // a result travels with steps that are done alone
     } else if (at_hand_->is_refused) {
       ended.outcome = StepOutcome::kFailed;
       ended.payload = at_hand_->refusal;

@@ -14,8 +14,10 @@
 #include "lockstep/comm/service_thread.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
+#include "lockstep/core/process/exit_codes.h"
 #include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/remote/tensor_bytes.h"
+#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline server {
 
@@ -49,6 +51,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       begin_(begin),
       epoch_(fresh_epoch()),
       program_(setup.program()),
+      schedules_(StrategyAccess::schedule_texts(setup.strategy)),
       payloads_(setup.catalog, -1, setup.chief.servers, setup.rounds_gradients),
       evaluation_payloads_(setup.catalog, setup.parts(), setup.strategy.seed()),
       network_(place.job),
@@ -86,7 +89,7 @@ ChiefProcess::~ChiefProcess() {
     const std::lock_guard<std::mutex> lock(peers_mutex_);
     failure = failure_text_;
   }
-  end(1, failure);
+  end(static_cast<int32_t>(ExitCode::kRestartable), failure);  // the others end because of this one
   chief_->end();
   evaluation_chief_->end();
   is_over_ = true;
@@ -105,7 +108,7 @@ void ChiefProcess::end(int32_t code, const std::string& failure) {
 
 RunBegin ChiefProcess::next_begin() {
   const ChiefCut chief = chief_->next_begin();
-  return {.chief = chief, .applied = chief.counted};
+  return {.chief = chief, .applied = chief.counted, .by_number = true};
 }
 
 // How the tasks come together.
@@ -154,7 +157,7 @@ void ChiefProcess::gather() {
                   std::chrono::duration_cast<std::chrono::seconds>(setup_.join.timeouts.join).count(), missing(),
                   refusal_.empty() ? "" : fmt::format("; {}", refusal_));
   for (const auto& [id, one] : peers_) {
-    network_.send(one.link, to_bytes(TaskEnd{.code = 1, .failure = fact}));
+    network_.send(one.link, to_bytes(TaskEnd{.code = static_cast<int32_t>(ExitCode::kRestartable), .failure = fact}));
     network_.close(one.link);
   }
   const Clock::time_point told = Clock::now() + std::chrono::seconds(1);
@@ -217,9 +220,19 @@ void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
       "[&](WorkerContext& ctx, const Batch& part) { ... })");
 }
 
+void ChiefProcess::require_known_schedules() const {
+  if (StrategyAccess::schedule_texts(setup_.strategy) == schedules_) return;
+  throw UsageError(
+      "LS-MADE-LATE",
+      "the schedule of an optimizer's learning rate was changed inside coordinate(), and the servers, which "
+      "are other processes, do not know it",
+      "call set_schedule on all tasks before coordinate(), or set_learning_rate inside it");
+}
+
 void ChiefProcess::send_changes() {
   const uint64_t writes = setup_.gate->writes();
   if (writes == sent_writes_) return;
+  require_known_schedules();
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::read");
   chief_->change(std::make_shared<std::string>(state_.changes()));
@@ -229,8 +242,20 @@ void ChiefProcess::send_changes() {
 void ChiefProcess::refresh() {
   const std::lock_guard<std::mutex> lock(state_mutex_);
   send_changes();
-  if (chief_->position_sent() == known_) return;
-  const CutWhole whole = chief_->cut();
+  if (chief_->position_sent() != known_) take_cut();
+}
+
+void ChiefProcess::at_cut(FunctionRef<void(const RunBegin&)> fn) {
+  const std::lock_guard<std::mutex> lock(state_mutex_);
+  send_changes();
+  ChiefCut chief = take_cut();
+  const int64_t counted = chief.counted;
+  chief.position = 0;
+  fn({.chief = std::move(chief), .applied = counted, .by_number = true});
+}
+
+ChiefCut ChiefProcess::take_cut() {
+  CutWhole whole = chief_->cut();
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::assign");
   // What several servers have, such as the number of steps, the first one says last.
@@ -239,6 +264,7 @@ void ChiefProcess::refresh() {
     if (saved) state_.take(as<std::string>(saved), static_cast<int32_t>(server));
   }
   known_ = whole.chief.position;
+  return std::move(whole.chief);
 }
 
 // What tasks send.

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/remote/evaluation_codec.h"
 #include "lockstep/server/remote/shared_state.h"
@@ -25,7 +26,7 @@ class ChiefProcess final : public CoordinatedRun {
  public:
   /// Waits until all tasks have come. A ClusterError (LS-CLUSTER-JOIN) names those that are missing.
   ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, const ChiefCut& begin);
-  /// Ends the run on all tasks, with code 1 unless end() has done it.
+  /// Ends the run on all tasks, unless end() has done it: with the code of tasks that end because of another one.
   ~ChiefProcess() override;
 
   ChiefTask& chief() override { return *chief_; }
@@ -42,6 +43,7 @@ class ChiefProcess final : public CoordinatedRun {
   void finish() override { refresh(); }
   /// Streams of the workers' own begin anew in the next run.
   RunBegin next_begin() override;
+  void at_cut(FunctionRef<void(const RunBegin&)> fn) override;
   /// Tells all tasks that the run has ended, and waits a moment until they have heard it.
   void end(int32_t code, const std::string& failure = {});
 
@@ -59,6 +61,9 @@ class ChiefProcess final : public CoordinatedRun {
   bool is_same_program(const TaskEvent& event, std::string_view program);
   void welcome_worker(int64_t worker);
   void refresh();
+  ChiefCut take_cut();
+  /// A UsageError (LS-MADE-LATE) for a schedule that was set after the tasks had come together.
+  void require_known_schedules() const;
   void send_changes();
   void run();
   void take(const TaskEvent& event);
@@ -75,6 +80,7 @@ class ChiefProcess final : public CoordinatedRun {
   const ChiefCut begin_;
   const uint64_t epoch_;
   const std::string program_;
+  const std::vector<std::string> schedules_;
   RemotePayloads payloads_;
   EvaluationPayloads evaluation_payloads_;
   TaskNetwork network_;

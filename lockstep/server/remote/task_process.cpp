@@ -29,6 +29,7 @@ std::string RemoteSetup::program() const {
                                  rounds_gradients ? "bfloat16" : "exact", join.timeouts.lost.count());
   text += catalog.text();
   for (const std::string& one : StrategyAccess::optimizer_texts(strategy)) text += one + "\n";
+  for (const std::string& one : StrategyAccess::schedule_texts(strategy)) text += one + "\n";
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
   return text;
 }

@@ -152,10 +152,13 @@ TEST_F(WorkerMachineTest, ItsPullsFollowItsLastPush) {
   worker.finish({}, out);
   give(3, 12);
   EXPECT_EQ(after(), 4) << "step 9 pushed nothing";
-  push_and_return();
+  worker.push({{}, {}}, out);
+  worker.finish({.payload = std::make_shared<int>()}, out);
   answer(0, 12, PushVerdict::kTooLate);
   answer(1, 12);
-  EXPECT_EQ(reports().back().outcome, StepOutcome::kTooLate);
+  const StepReport late = reports().back();
+  EXPECT_EQ(late.outcome, StepOutcome::kTooLate);
+  EXPECT_EQ(late.payload, nullptr) << "a result travels with steps that are done alone";
   worker.receive(GiveStep{.epoch = 1, .to = kId, .number = 4, .step = {.step = 13}, .follows_own = false}, out);
   EXPECT_EQ(after(), std::nullopt) << "in rounds";
 }

@@ -1,0 +1,146 @@
+// Tasks that do not run the same program as the chief.
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/server/parameter_server.h"
+#include "tests/server/remote/remote_tasks.h"
+#include "tests/support/errors.h"
+
+namespace lockstep {
+namespace {
+
+using testing::run_tasks;
+
+TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(2, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const bool is_other = spec.job == "worker" && spec.task == 1;
+    const Variable weight = strategy.make_variable(torch::zeros({is_other ? 3 : 2}), {.name = "weight"});
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const std::size_t task : {0, 2}) {
+    EXPECT_NE(results[task].error.find("variable 'weight' Float [3]"), std::string::npos) << results[task].error;
+    EXPECT_NE(results[task].error.find("variable 'weight' Float [2]"), std::string::npos) << results[task].error;
+  }
+  EXPECT_NE(results[0].error.find("have not joined the chief in 3 s: worker 1"), std::string::npos) << results[0].error;
+  for (const std::size_t task : {1, 3}) {
+    EXPECT_NE(results[task].error.find("worker 1"), std::string::npos) << results[task].error;
+  }
+}
+
+TEST(RemoteRun, ATaskWithAnotherRuleIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+    const Optimizer optimizer = spec.job == "ps" ? strategy.make_optimizer(weights, torch::optim::AdamWOptions(0.1))
+                                                 : strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {"AdamW of 1 variable", "SGD of 1 variable"}) {
+    EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
+    EXPECT_NE(results[2].error.find(part), std::string::npos) << results[2].error;
+  }
+}
+
+TEST(RemoteRun, ATaskWithAnotherWireIsRefusedWithBothSidesShown) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec,
+                                      .timeouts = {.join = std::chrono::seconds(3)},
+                                      .wire = spec.job == "worker" ? WireFormat::kBFloat16 : WireFormat::kExact});
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {"wire bfloat16", "wire exact"}) {
+    EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
+    EXPECT_NE(results[1].error.find(part), std::string::npos) << results[1].error;
+  }
+}
+
+/// A server whose optimizer or table was made otherwise than the chief's is refused, and both texts are shown.
+void expect_server_refused(const std::function<void(ParameterServerStrategy&, bool)>& make, const char* there,
+                           const char* here) {
+  const auto results = run_tasks(1, 1, [&](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    make(strategy, spec.job == "ps");
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const char* const part : {there, here}) {
+    EXPECT_NE(results[2].error.find(part), std::string::npos) << results[2].error;
+  }
+}
+
+TEST(RemoteRun, AServerWithOtherSlotsIsRefused) {
+  std::vector<Optimizer> optimizers;
+  std::mutex mutex;
+  expect_server_refused(
+      [&](ParameterServerStrategy& strategy, bool is_server) {
+        const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+        const auto one =
+            strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1).momentum(is_server ? 0.9 : 0.0));
+        const std::lock_guard<std::mutex> lock(mutex);
+        optimizers.push_back(one);
+      },
+      "SGD with the slots momentum", "SGD with no slots");
+}
+
+TEST(RemoteRun, AServerWhoseTableHasOtherSlotsIsRefused) {
+  std::vector<RowsOptimizer> optimizers;
+  std::vector<Embedding> tables;
+  std::mutex mutex;
+  expect_server_refused(
+      [&](ParameterServerStrategy& strategy, bool is_server) {
+        const auto table = strategy.make_embedding({.name = "users", .rows = 10, .dim = 1});
+        const auto one = strategy.make_optimizer(table, torch::optim::SGDOptions(0.1).momentum(is_server ? 0.9 : 0.0));
+        const std::lock_guard<std::mutex> lock(mutex);
+        tables.push_back(table);
+        optimizers.push_back(one);
+      },
+      "slots [momentum]", "slots []");
+}
+
+TEST(RemoteRun, AServerWithAnotherScheduleIsRefused) {
+  std::vector<Optimizer> optimizers;
+  std::mutex mutex;
+  expect_server_refused(
+      [&](ParameterServerStrategy& strategy, bool is_server) {
+        const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+        const auto one = strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
+        one.set_schedule([=](int64_t step) { return is_server && step > 9 ? 0.5 : 0.1; });
+        const std::lock_guard<std::mutex> lock(mutex);
+        optimizers.push_back(one);
+      },
+      "0.1 0.1 0.1 0.5", "0.1 0.1 0.1 0.1");
+}
+
+TEST(RemoteRun, AScheduleInsideCoordinateIsRefused) {
+  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec});
+    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
+    const auto optimizer = strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
+    const auto step = strategy.step("step", [&](WorkerContext& ctx) {
+      weights[0].value(ctx).sum().backward();
+      ctx.push();
+    });
+    return strategy.coordinate([&](Coordinator& coordinator) {
+      optimizer.set_learning_rate(0.2);
+      coordinator.schedule(step);
+      optimizer.set_schedule([](int64_t) { return 0.01; });
+      testing::expect_error<UsageError>([&] { coordinator.schedule(step); }, "LS-MADE-LATE",
+                                        {"schedule", "before coordinate()"});
+      optimizer.set_learning_rate(0.2);  // takes the schedule away
+      coordinator.schedule(step);
+      coordinator.join();
+    });
+  });
+  testing::expect_all_ended_well(results);
+}
+
+}  // namespace
+}  // namespace lockstep
