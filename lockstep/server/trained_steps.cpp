@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -80,9 +79,6 @@ PartCounts counts_of(const PartResult& all) {
           .gradient_norm = all[3].item<double>(),
           .output = all[2]};
 }
-
-/// No program's step has this number: their names are numbered from 0.
-constexpr uint32_t kTrainerStep = std::numeric_limits<uint32_t>::max();
 
 }  // namespace
 

@@ -204,6 +204,7 @@ void ChiefProcess::before_schedule(const StepCall& call) {
   }
   refuse_in_scheduled_step("Coordinator::schedule");
   setup_.gate->require_not_inside("Coordinator::schedule");
+  require_known_schedules();
   if (setup_.gate->writes() == sent_writes_) return;
   const std::lock_guard<std::mutex> lock(state_mutex_);
   send_changes();
@@ -220,8 +221,13 @@ void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
       "[&](WorkerContext& ctx, const Batch& part) { ... })");
 }
 
-void ChiefProcess::require_known_schedules() const {
-  if (StrategyAccess::schedule_texts(setup_.strategy) == schedules_) return;
+void ChiefProcess::require_known_schedules() {
+  const uint64_t writes = setup_.gate->writes();
+  if (writes == known_writes_) return;
+  if (StrategyAccess::schedule_texts(setup_.strategy) == schedules_) {
+    known_writes_ = writes;
+    return;
+  }
   throw UsageError(
       "LS-MADE-LATE",
       "the schedule of an optimizer's learning rate was changed inside coordinate(), and the servers, which "
@@ -232,7 +238,6 @@ void ChiefProcess::require_known_schedules() const {
 void ChiefProcess::send_changes() {
   const uint64_t writes = setup_.gate->writes();
   if (writes == sent_writes_) return;
-  require_known_schedules();
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(setup_.gate, "Variable::read");
   chief_->change(std::make_shared<std::string>(state_.changes()));

@@ -63,7 +63,7 @@ class ChiefProcess final : public CoordinatedRun {
   void refresh();
   ChiefCut take_cut();
   /// A UsageError (LS-MADE-LATE) for a schedule that was set after the tasks had come together.
-  void require_known_schedules() const;
+  void require_known_schedules();
   void send_changes();
   void run();
   void take(const TaskEvent& event);
@@ -96,7 +96,8 @@ class ChiefProcess final : public CoordinatedRun {
 
   std::mutex state_mutex_;
   SharedState state_;                      // guarded by state_mutex_
-  std::atomic<uint64_t> sent_writes_ = 0;  // changed under state_mutex_
+  std::atomic<uint64_t> sent_writes_ = 0;   // changed under state_mutex_
+  std::atomic<uint64_t> known_writes_ = 0;  // after which the schedules were those that all tasks know
   Position known_ = 0;  // the place of the log that the chief's copy has seen; guarded by state_mutex_
 
   std::atomic<bool> is_over_ = false;

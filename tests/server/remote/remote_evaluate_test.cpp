@@ -37,7 +37,8 @@ using testing::run_tasks;
 using torch::Tensor;
 
 torch::nn::Sequential make_net() {
-  return {torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Dropout(0.2), torch::nn::Linear(8, 3)};
+  return torch::nn::Sequential(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Dropout(0.2),
+                               torch::nn::Linear(8, 3));
 }
 
 /// What three evaluations of a net gave, between which it was trained.
@@ -82,7 +83,7 @@ Evaluated evaluated(const ParameterServerOptions& options, int* code) {
       all.counts.push_back(mean.count());
       if (round > 0) continue;
       EXPECT_EQ(coordinator.steps(), 6);
-      const auto alone = model.export_module();
+      auto alone = model.export_module();
       alone->eval();
       const torch::NoGradGuard no_grad;
       const Tensor x = torch::arange(13 * 6).to(torch::kFloat).mul(0.37).sin().view({13, 6});
@@ -98,8 +99,8 @@ TEST(RemoteEvaluate, HasTheBitsOfThreadsOverUnevenAndEmptyParts) {
   for (const std::optional<int64_t> staleness : {std::optional<int64_t>(0), std::optional<int64_t>()}) {
     const int64_t workers = staleness ? 3 : 1;  // otherwise the order of steps depends on timing
     int code = -1;
-    const Evaluated threads =
-        evaluated({.cluster = ClusterSpec(), .staleness = staleness, .workers = workers, .seed = 7}, &code);
+    const Evaluated threads = evaluated(
+        {.cluster = ClusterSpec(), .staleness = staleness, .workers = workers, .seed = 7}, &code);
     EXPECT_NEAR(threads.losses[0].item<double>(), threads.one_device, 1e-6);
     for (const int64_t servers : {1, 3}) {
       Evaluated tasks;
@@ -247,12 +248,8 @@ TEST(RemoteEvaluate, PartsOfAKilledWorkerGoToAnotherOneAndCountOnce) {
   testing::WorkerProcesses tasks("evaluates", 5, [&](int64_t index) -> testing::WorkerProcesses::Environment {
     const bool is_worker = index == 1 || index == 2;
     return {{"PORT", port},
-            {"JOB", index == 0  ? "chief"
-                    : is_worker ? "worker"
-                                : "ps"},
-            {"TASK", std::to_string(index == 0  ? 0
-                                    : is_worker ? index - 1
-                                                : index - 3)},
+            {"JOB", index == 0 ? "chief" : is_worker ? "worker" : "ps"},
+            {"TASK", std::to_string(index == 0 ? 0 : is_worker ? index - 1 : index - 3)},
             {"STANDS", index == 2 ? "1" : ""}};
   });
   tasks.expect(2, "stands", seconds(120));

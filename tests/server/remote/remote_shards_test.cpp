@@ -270,6 +270,7 @@ TEST_F(RemoteShardCheckpoints, AreRestoredOnAnotherNumberOfServers) {
       const int code = run.strategy.coordinate([&](Coordinator& coordinator) {
         EXPECT_EQ(coordinator.steps(), first);
         for (int64_t i = first; i < end; ++i) coordinator.schedule(step);
+        coordinator.join();
         if (saved != nullptr) checkpoint.save(path(saved));
       });
       state = run.state();
