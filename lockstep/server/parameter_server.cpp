@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -30,6 +31,7 @@
 #include "lockstep/server/option_checks.h"
 #include "lockstep/server/record/recorded_program.h"
 #include "lockstep/server/record/run_record.h"
+#include "lockstep/server/record/run_replay.h"
 #include "lockstep/server/remote/chief_process.h"
 #include "lockstep/server/remote/server_process.h"
 #include "lockstep/server/remote/worker_process.h"
@@ -56,7 +58,10 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   internal::check_at_least(1, ".queue", "steps", options.queue.steps);
   internal::check_at_least(0, ".queue", "bytes", options.queue.bytes);
   internal::check_at_least(0, "ParameterServerStrategy", ".attempts", options.attempts);
-  internal::check_at_least(0, ".timeouts", "step in ms", options.timeouts.step.count());
+  const std::chrono::milliseconds limit = options.timeouts.step;
+  if (limit.count() < 0 || limit > std::chrono::hours(365 * 24))
+    refuse(fmt::format(".step of .timeouts is {} ms", limit.count()),
+           "give one millisecond to 365 days, or 0 for none");
   if (options.staleness == 0 && options.wire == WireFormat::kBFloat16)
     refuse(".wire is kBFloat16 and .staleness is 0, which has the bits of a MirroredStrategy",
            "leave .wire out, or give another .staleness");
@@ -71,6 +76,13 @@ ParameterServerOptions checked(ParameterServerOptions options) {
   const auto servers = cluster.jobs.find("ps");
   if (servers != cluster.jobs.end()) {
     internal::require_chief_and_workers(cluster);
+    if (!internal::switch_text("LOCKSTEP_REPLAY").empty() && !is_evaluator(options)) {
+      throw UsageError("LS-REPLAY-DIFFERS",
+                       fmt::format("a recorded run is to be repeated, whose tasks are threads of one process, and this "
+                                   "process is a task of the job '{}' of a cluster",
+                                   cluster.job),
+                       "start the program by lockstep replay without a cluster: without TF_CONFIG and LOCKSTEP_PS");
+    }
     if (!options.record.empty())
       refuse(".record was given, and a run whose tasks are processes cannot be recorded yet",
              "leave .record out, or start the program without a cluster: then its tasks are threads");
@@ -137,7 +149,15 @@ bool ParameterServerStrategy::has_processes() const {
 
 int64_t ParameterServerStrategy::parts() const { return options_.staleness == 0 ? options_.workers : 1; }
 
-ParameterServerStrategy::~ParameterServerStrategy() = default;
+ParameterServerStrategy::~ParameterServerStrategy() {
+  if (!state_->replayed || state_->has_stopped || std::uncaught_exceptions() > 0) return;
+  const std::size_t recorded = state_->replayed->runs.size();
+  if (state_->next_replayed == recorded) return;
+  internal::log(LogLevel::kWarning,
+                fmt::format("replay: the record has {} runs, which calls of coordinate() and restores inside of it "
+                            "begin, and the program has repeated {}",
+                            recorded, state_->next_replayed));
+}
 
 std::vector<std::vector<internal::Shard>> ParameterServerStrategy::place(const std::vector<Variable>& variables) const {
   // A rule that takes whole variables needs all of one in one place, and a buffer may grow.
@@ -278,7 +298,10 @@ void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
   std::optional<internal::LocalRun> run;
   const auto begin = [&] {  // a restore begins it anew, at the same place in memory; false where a replay has stopped
     const std::lock_guard<std::recursive_mutex> lock(state_->run_mutex);
-    if (run) run->chief().end_record();
+    if (run) {
+      run->chief().end_replay();
+      run->chief().end_record();
+    }
     const std::optional<internal::ReplayedRun> replayed = begin_record();
     if (state_->has_stopped) return false;
     run.reset();
@@ -369,12 +392,13 @@ void ParameterServerStrategy::coordinate_run(internal::CoordinatedRun& run,
     throw;
   }
   end();
+  if (state_->record) run.chief().require_not_failed();  // the record may lack its end
 }
 
 /// Opens the record of the run that begins, or gives the one that it repeats.
 std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
   const std::string_view replayed = internal::switch_text("LOCKSTEP_REPLAY");
-  if (replayed.empty() && options_.record.empty()) return std::nullopt;
+  if (state_->has_stopped || (replayed.empty() && options_.record.empty())) return std::nullopt;
   std::vector<std::string> names;
   for (const internal::NamedStep& one : state_->steps) names.push_back(one.name);
   internal::RecordedProgram program{.strategy = *this,
@@ -385,6 +409,7 @@ std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
                                     .wire = internal::name_of(options_.wire),
                                     .counted = state_->begin.chief.counted,
                                     .floor = state_->begin.chief.floor,
+                                    .above = internal::decided_above(state_->begin.chief),
                                     .steps = names};
   std::vector<std::shared_ptr<internal::TableState>> tables;
   for (const auto& one : state_->tables) {
@@ -416,6 +441,7 @@ std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
   }
   const internal::RunEvents& run = runs[state_->next_replayed++];
   internal::require_same_program(run.program, text);
+  internal::require_workers(run, options_.workers);
   return internal::ReplayedRun{.run = run, .functions = std::move(names), .until = step_to_stop_after()};
 }
 

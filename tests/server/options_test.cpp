@@ -14,6 +14,7 @@
 #include "lockstep/core/log.h"
 #include "lockstep/server/parameter_server.h"
 #include "tests/support/errors.h"
+#include "tests/support/factored.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,7 @@ TEST(Options, ThatCannotBeHonouredAreRefused) {
     expect_error<UsageError>([&] { ParameterServerStrategy strategy(options); }, "LS-OPTION", {name});
   };
   refused({.timeouts = {.step = -1ms}}, "step");
+  refused({.timeouts = {.step = std::chrono::hours(24 * 366)}}, "step");
   refused({.queue = {.steps = 0}}, "steps");
   refused({.queue = {.bytes = -1}}, "bytes");
   refused({.attempts = -1}, "attempts");
@@ -46,6 +48,9 @@ TEST(Options, ThatTasksThatAreProcessesLackAreRefused) {
   refused({.cluster = cluster, .record = "run.rec"}, "record");
   refused({.cluster = cluster, .timeouts = {.step = 1s}}, "step");
   EXPECT_NO_THROW(ParameterServerStrategy({.cluster = cluster, .attempts = 1}));
+  const testing::EnvironmentScope replay("LOCKSTEP_REPLAY", "run.rec");
+  expect_error<UsageError>([&] { ParameterServerStrategy strategy({.cluster = cluster}); }, "LS-REPLAY-DIFFERS",
+                           {"'chief'"});
 }
 
 TEST(Options, BFloat16RoundsEachGradientAndAddsInFloat32) {

@@ -12,56 +12,25 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/server/record/run_record.h"
-#include "tests/server/recorded_run.h"
+#include "tests/server/replayed_run.h"
 #include "tests/support/errors.h"
-#include "tests/support/factored.h"
-#include "tests/support/scratch_folder.h"
 
 namespace lockstep {
 namespace {
 
 using testing::EnvironmentScope;
 using testing::expect_error;
+using testing::losses_of;
 using testing::RecordedProgram;
+using testing::State;
 using torch::Tensor;
-using State = std::vector<Tensor>;
 
-class Replay : public testing::ScratchFolder {
- protected:
-  /// Runs `use` on a program that is recorded, and then on one that repeats the record.
-  template <class Use>
-  void expect_same(const ParameterServerOptions& options, const Use& use) {
-    const auto run = [&] {
-      ParameterServerOptions with_record = options;
-      with_record.record = file();
-      RecordedProgram program(with_record);
-      State all = use(program);
-      for (Tensor& one : program.state()) all.push_back(std::move(one));
-      return all;
-    };
-    const State original = run();
-    const EnvironmentScope replay("LOCKSTEP_REPLAY", file().c_str());
-    EXPECT_TRUE(testing::are_equal(run(), original));
-  }
-  std::string file() const { return path("run.rec"); }
-};
+class Replay : public testing::ReplayTest {};
 
 std::string text_of_file(const std::string& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-State losses_of(RecordedProgram& program, int steps) {
-  State losses;
-  const auto train = program.strategy.step("train", program.train);
-  program.strategy.coordinate([&](Coordinator& coordinator) {
-    std::vector<RemoteValue<Tensor>> values;
-    for (int k = 0; k < steps; ++k) values.push_back(coordinator.schedule(train));
-    losses = coordinator.get(values);
-  });
-  return losses;
 }
 
 TEST_F(Replay, GivesTheBitsOfAnAsynchronousRun) {
@@ -247,36 +216,6 @@ TEST_F(Replay, RepeatsWhatEvaluationsSeeBetweenSteps) {
         }
       });
       return seen;
-    });
-  }
-}
-
-TEST_F(Replay, SavesAndRestoresWhatTheRecordedRunDid) {
-  for (const std::optional<int64_t> staleness : {std::optional<int64_t>(), std::optional<int64_t>(0)}) {
-    expect_same({.staleness = staleness, .workers = 3, .seed = 7}, [&](RecordedProgram& program) {
-      Checkpoint checkpoint(program.strategy);
-      const auto train = program.strategy.step("train", program.train);
-      program.strategy.coordinate([&](Coordinator& coordinator) {
-        const auto some = [&] {
-          for (int k = 0; k < 15; ++k) {
-            coordinator.schedule(train);
-            if (k % 4 == 1) static_cast<void>(program.seen.read());
-          }
-        };
-        some();
-        checkpoint.save(path("mid"));
-        some();
-        static_cast<void>(program.seen.read());
-        checkpoint.save(path("late"));
-        checkpoint.restore(path("mid"));
-        EXPECT_EQ(coordinator.steps(), 15);
-        some();
-        coordinator.join();
-        EXPECT_EQ(coordinator.steps(), 30);
-      });
-      State saved = program.state();
-      checkpoint.restore(path("late"));
-      return saved;
     });
   }
 }

@@ -122,6 +122,11 @@ void ChiefTask::require_program_goes_on(bool has_waited_long) {
   const bool is_alone =
       schedulers_.empty() || (schedulers_.size() == 1 && schedulers_.contains(std::this_thread::get_id()));
   if (!is_alone && !has_waited_long) return;
+  if (has_waited_long && replay_->passes_over_read()) {
+    log(LogLevel::kWarning, "replay: the program has not read values where it had in the recorded run");
+    decided_.notify_all();
+    return;
+  }
   std::string missing = replay_->waits_for_program();
   if (replay_->is_at_end()) {
     if (!replay_->is_whole())
@@ -479,6 +484,7 @@ bool ChiefTask::takes(const ToServer& message) {
   if (pull != nullptr && pull->step.step >= kFirstEvaluated) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
   guard([&] { replay_->carry(message); });
+  if (replay_->is_stuck()) decided_.notify_all();  // who waits for the program finds out why
   return true;
 }
 
@@ -487,14 +493,14 @@ void ChiefTask::answers(const ToWorker& message) {
   if (!replay_ || !values) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   guard([&] { replay_->answered(*values); });
-  if (replay_->has_sent_all()) decided_.notify_all();
+  decided_.notify_all();  // somebody may wait for what is sent to the server now
 }
 
 Position ChiefTask::begin_read() {
   std::unique_lock<std::mutex> lock(mutex_);
   const std::optional<Position> state = replay_ ? replay_->read_here() : std::nullopt;
   if (!state) return replay_ && !failure_ ? 0 : machine_.position();
-  wait(lock, [&] { return failure_ || replay_->position_of(*state); });
+  wait(lock, [&] { return failure_ || replay_->has_sent(*state); });
   return replay_->position_of(*state).value_or(0);
 }
 
@@ -528,6 +534,11 @@ bool ChiefTask::has_stopped() const {
 void ChiefTask::require_not_ended() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (has_ended_) std::rethrow_exception(failure_);
+}
+
+void ChiefTask::require_not_failed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 void ChiefTask::end() {

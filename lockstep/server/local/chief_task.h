@@ -63,6 +63,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   const void* owner() const { return gate_.get(); }
   /// A UsageError (LS-COORDINATE) after end().
   void require_not_ended() const;
+  /// Throws the run's failure, if there is one.
+  void require_not_failed() const;
 
   // The program's calls. Those that may wait are UsageErrors in a scheduled step, and inside a call of the strategy.
 
@@ -108,7 +110,8 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
 
   // The end of a run that is recorded or repeated, when all its steps were decided.
 
-  /// Nothing more is recorded, and no read of the record is waited for.
+  /// Nothing more is recorded, and no read of the record is waited for. Where the record could not be written to its
+  /// end, the run has failed.
   void end_record();
   /// Waits until all that the record has was done; throws where the program has not done its part of it.
   void end_replay();

@@ -9,7 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/digest.h"
 #include "lockstep/core/error.h"
+#include "lockstep/optim/rules/group_rule.h"
 #include "lockstep/server/local/table_state.h"
 #include "lockstep/server/record/value_digest.h"
 #include "lockstep/strategy/strategy_access.h"
@@ -34,9 +36,12 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"wire", ".wire"},
     {"steps", "the names of steps"},
     {"variables", "variables"},
+    {"optimizers", "optimizers"},
     {"tables", "tables"},
     {"counted", "the number of steps that count already"},
     {"first", "the number of the first step"},
+    {"above", "higher numbers that are not scheduled again"},
+    {"numbers", "learning rates and other numbers of optimizers at the beginning"},
     {"values", "the values at the beginning"}};
 
 std::string short_text(const Json& value) {
@@ -54,6 +59,19 @@ Json only_in(const Json& one, const Json& other) {
     if (std::ranges::find(other, entry) == other.end()) only.push_back(entry);
   }
   return only;
+}
+
+/// Of the numbers of optimizers, which no variable has.
+uint64_t digest_of_numbers(const Strategy& strategy) {
+  uint64_t digest = 0;
+  for (const StateItem& item : strategy.state_items()) {
+    if (item.kind != StateItem::Kind::kStepCount && item.kind != StateItem::Kind::kLearningRate &&
+        item.kind != StateItem::Kind::kOption)
+      continue;
+    digest = Digest(digest).with(item.name).value();
+    for (const at::Tensor& value : item.read()) digest = digest_with(digest, value);
+  }
+  return digest;
 }
 
 }  // namespace
@@ -79,15 +97,17 @@ std::string text_of(const RecordedProgram& program) {
     for (int64_t r = 0; r < components; ++r) values = digest_with(values, one.state().component(r));
   }
   json["variables"] = std::move(variables);
+  json["optimizers"] = StrategyAccess::optimizer_texts(strategy);
   Json tables = Json::array();
   for (const TableState* one : program.tables) {
-    const EmbeddingOptions& options = one->table.options();
-    tables.push_back(
-        fmt::format("{}: {} rows of {}, {}", options.name, options.rows, options.dim, c10::toString(options.dtype)));
+    tables.push_back(fmt::format("{}, of which it keeps {}, learning rate {}", text_of(*one), one->table.size(),
+                                 one->rule ? one->rule->learning_rate() : 0));
   }
   json["tables"] = std::move(tables);
   json["counted"] = program.counted;
   json["first"] = program.floor;
+  json["above"] = program.above;
+  json["numbers"] = fmt::format("digest {:016x}", digest_of_numbers(strategy));
   json["values"] = fmt::format("digest {:016x}", values);
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

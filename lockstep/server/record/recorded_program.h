@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,15 @@ struct RecordedProgram {
   std::optional<int64_t> staleness = std::nullopt;
   int threads_per_replica = 1;
   std::string wire = {};
-  int64_t counted = 0;  // steps that count already
-  int64_t floor = 0;    // the number of the first step
+  int64_t counted = 0;           // steps that count already
+  int64_t floor = 0;             // the number of the first step
+  std::set<int64_t> above = {};  // higher numbers that are not scheduled again
   std::vector<std::string> steps = {};
   std::vector<const TableState*> tables = {};
 };
 
-/// As the JSON object of a record: with names, dtypes and shapes of all variables, and a digest of their values. The
-/// caller holds the strategy's gate.
+/// As the JSON object of a record: with names, dtypes and shapes of all variables, and digests of their values and of
+/// what optimizers count and are set to. The caller holds the strategy's gate.
 std::string text_of(const RecordedProgram& program);
 /// Throws a UsageError (LS-REPLAY-DIFFERS) that names all that differs, with both sides.
 void require_same_program(const std::string& recorded, const std::string& now);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,19 @@ bool changes_values(const LogEntry& entry) {
 
 }  // namespace
 
+void require_workers(const RunEvents& run, int64_t workers) {
+  for (const RecordEvent& event : run.events) {
+    if (event.kind != Kind::kRan || event.worker < workers) continue;
+    throw DataError("LS-RUN-RECORD", fmt::format("the record names worker {} of {}", event.worker, workers),
+                    "give a record that is not damaged");
+  }
+}
+
+std::string name_of_function(uint32_t function, const std::vector<std::string>& names) {
+  if (function == kTrainerStep) return "Trainer";
+  return function < names.size() ? names[function] : "?";
+}
+
 RunReplay::RunReplay(const RunEvents& run, std::vector<std::string> functions, int32_t workers, Position begin,
                      Mail mail, std::function<std::string(const Payload&)> error_of)
     : run_(run),
@@ -38,19 +52,17 @@ RunReplay::RunReplay(const RunEvents& run, std::vector<std::string> functions, i
       mail_(std::move(mail)),
       error_of_(std::move(error_of)),
       of_worker_(static_cast<std::size_t>(workers)),
+      at_worker_(of_worker_.size()),
       gives_(of_worker_.size()),
       reports_(of_worker_.size()),
       noted_(of_worker_.size()),
       begin_(begin),
       next_entry_(begin) {
+  require_workers(run_, workers);
   std::map<int64_t, uint32_t> times;  // how often a step was run
   for (const RecordEvent& event : run_.events) {
     switch (event.kind) {
       case Kind::kRan:
-        if (event.worker >= workers) {
-          throw DataError("LS-RUN-RECORD", fmt::format("the record names worker {} of {}", event.worker, workers),
-                          "give a record that is not damaged");
-        }
         ++times[event.step];
         ran_.push_back({.event = &event});
         for (const Position state : event.states) ++unanswered_[state];
@@ -84,8 +96,7 @@ void RunReplay::carry(const ToWorker& message) {
     for (auto found = places_.find(label); found != places_.end(); ++label.attempt, found = places_.find(label)) {
       const Ran& ran = ran_[found->second];
       if (ran.event->function != give->kind) {
-        depart(ran, fmt::format("is a call of '{}' now",
-                                give->kind < functions_.size() ? functions_[give->kind] : std::string("?")));
+        depart(ran, fmt::format("is a call of '{}' now", name_of_function(give->kind, functions_)));
       }
       is_known = true;
       given_[label] = *give;
@@ -111,6 +122,8 @@ void RunReplay::deliver_steps(int32_t worker) {
     const StepAttempt label = ran_[next.front()].label;
     auto given = given_.extract(label);
     if (!given) return;
+    ran_[next.front()].is_sent = true;
+    at_worker_[index].push_back(next.front());
     next.pop_front();
     GiveStep& give = given.mapped();
     give.to = {.worker = worker, .incarnation = 1};
@@ -132,6 +145,7 @@ void RunReplay::carry(const ToServer& message) {
     }
     ToServer later = message;
     std::get<PullRequest>(later.message).after.reset();
+    asking_[pull->step] = ran.event->states[pull->number];
     pulls_.emplace(ran.event->states[pull->number], std::move(later));
     deliver_pulls();
   } else if (const auto* log = std::get_if<LogEntries>(&message.message)) {
@@ -170,8 +184,7 @@ void RunReplay::deliver_pulls() {
 /// Nobody still has to see the state that the server has been sent.
 bool RunReplay::may_pass_state() const {
   if (has_let_go_) return true;
-  if (!unanswered_.empty() && unanswered_.begin()->first <= sent_state_) return false;
-  return reads_.empty() || reads_.front().second > sent_state_;
+  return (unanswered_.empty() || unanswered_.begin()->first > sent_state_) && !has_reader();
 }
 
 void RunReplay::deliver_entries() {
@@ -189,6 +202,7 @@ void RunReplay::answered(const PulledValues& values) {
   if (found == places_.end()) return;
   const std::vector<Position>& states = ran_[found->second].event->states;
   if (values.number >= states.size()) return;
+  asking_.erase(values.step);
   note_answer(states[values.number]);
   deliver_entries();
 }
@@ -204,6 +218,8 @@ void RunReplay::reported(const StepReport& report) {
   const std::vector<Position>& states = ran_[found->second].event->states;
   // What it has not asked for is not waited for.
   for (std::size_t pull = report.pulled.size(); pull < states.size(); ++pull) note_answer(states[pull]);
+  asking_.erase(report.step);
+  std::erase(at_worker_[static_cast<std::size_t>(ran_[found->second].event->worker)], found->second);
   arrived_[report.step] = report;
   deliver_entries();
 }
@@ -300,8 +316,37 @@ std::string RunReplay::waits_for_program() const {
   if (event.kind != Kind::kRan) return {};
   const Ran& ran = ran_[next_ran_];
   const std::deque<Place>& next = of_worker_[static_cast<std::size_t>(event.worker)];
-  if (next.empty() || next.front() != next_ran_ || given_.contains(ran.label)) return {};
-  return fmt::format("{} counted or was closed", named(ran));
+  if (!next.empty() && next.front() == next_ran_ && !given_.contains(ran.label))
+    return fmt::format("{} counted or was closed", named(ran));
+  return is_stuck() ? what_holds_back() : std::string();
+}
+
+bool RunReplay::is_stuck() const {
+  if (has_let_go_ || !made_.empty() || next_ran_ == ran_.size()) return false;
+  if (arrived_.contains(ran_[next_ran_].label)) return false;
+  return std::ranges::all_of(at_worker_, [&](const std::deque<Place>& given) {
+    if (given.empty()) return true;
+    const auto asks = asking_.find(ran_[given.front()].label);
+    return asks != asking_.end() && !has_sent(asks->second);
+  });
+}
+
+bool RunReplay::passes_over_read() {
+  if (is_reading_ || entries_.empty() || !has_reader() || !is_stuck()) return false;
+  reads_.pop_front();
+  deliver_entries();
+  return true;
+}
+
+/// Of a replay that is stuck: what would let it go on.
+std::string RunReplay::what_holds_back() const {
+  if (!entries_.empty() && has_reader()) return {};  // passes_over_read() is for that
+  for (std::size_t place = next_ran_; place < ran_.size() && !entries_.empty(); ++place) {
+    const Ran& ran = ran_[place];
+    const bool sees_this = std::ranges::any_of(ran.event->states, [&](Position one) { return one <= sent_state_; });
+    if (!ran.is_sent && sees_this) return fmt::format("{} had seen these values", named(ran));
+  }
+  return fmt::format("{} had seen values that nothing makes", named(ran_[next_ran_]));
 }
 
 void RunReplay::decided(int64_t step) {
@@ -321,13 +366,13 @@ void RunReplay::streams_ended(uint32_t function) {
 void RunReplay::let_go() {
   has_let_go_ = true;
   pulls_.clear();
+  asking_.clear();
   deliver_entries();
 }
 
 std::string RunReplay::named(const Ran& ran) const {
-  const uint32_t function = ran.event->function;
-  return fmt::format("step {} ('{}', on worker {})", ran.event->step,
-                     function < functions_.size() ? functions_[function] : std::string("?"), ran.event->worker);
+  return fmt::format("step {} ('{}', on worker {})", ran.event->step, name_of_function(ran.event->function, functions_),
+                     ran.event->worker);
 }
 
 void RunReplay::depart(const Ran& ran, const std::string& how) const {

@@ -29,8 +29,8 @@ namespace lockstep::internal::inline server {
 ///
 /// What a step did after it was too late does not matter, and may depend on when that was: it need not be the same.
 ///
-/// It cannot get stuck, because the recorded run did not: but for a program that does something else, which
-/// waits_for_program() finds.
+/// It cannot get stuck, because the recorded run did not: but for a program that does something else, or a record that
+/// contradicts itself, which waits_for_program() finds.
 ///
 /// Steps of the record are told apart by a label: 0 for the last time that a step was run, which is the one that the
 /// chief's machine gives and decides on, and 1, 2, ... for those before.
@@ -79,10 +79,16 @@ class RunReplay final : public StepPlan {
   void drains(bool has_ended = false);
   /// Nothing of the log is held back.
   bool has_sent_all() const { return entries_.empty(); }
+  /// The server has been sent what makes this state, and will come to it.
+  bool has_sent(Position state) const { return sent_state_ >= state && position_of(state).has_value(); }
   /// The position of the log behind which the state is this one, when that entry was sent.
   std::optional<Position> position_of(Position state) const;
   /// What the next event needs of the program; empty where it needs nothing, or there is none.
   std::string waits_for_program() const;
+  /// No worker can go on: each has nothing to do, or waits for values that are held back.
+  bool is_stuck() const;
+  /// Where workers are stuck because of a read that does not come: goes on without it. It decides nothing.
+  bool passes_over_read();
 
   /// A step was decided.
   void decided(int64_t step);
@@ -100,6 +106,7 @@ class RunReplay final : public StepPlan {
   struct Ran {
     const RecordEvent* event = nullptr;
     StepAttempt label = {};
+    bool is_sent = false;  // to its worker
     bool has_come = false;
   };
   using Place = std::size_t;  // in `ran_`
@@ -110,7 +117,9 @@ class RunReplay final : public StepPlan {
   void deliver_steps(int32_t worker);
   void deliver_pulls();
   void deliver_entries();
+  bool has_reader() const { return !reads_.empty() && reads_.front().second <= sent_state_; }
   bool may_pass_state() const;
+  std::string what_holds_back() const;
   void note_answer(Position state);
   void make_report(const GiveStep& give, StepOutcome outcome);
 
@@ -126,6 +135,7 @@ class RunReplay final : public StepPlan {
   std::size_t next_ran_ = 0;
   std::map<StepAttempt, Place> places_ = {};
   std::vector<std::deque<Place>> of_worker_ = {};  // that it is still to be given
+  std::vector<std::deque<Place>> at_worker_ = {};  // that it was given and has not reported
   std::deque<int64_t> endings_ = {};  // how many steps were scheduled at each event to come that closes steps
   std::map<int64_t, Position> changes_ = {};
   std::set<int64_t> rounds_completed_ = {};
@@ -147,6 +157,7 @@ class RunReplay final : public StepPlan {
   std::vector<uint64_t> noted_ = {};
   std::multiset<int64_t> late_ = {};
   std::multimap<Position, ToServer> pulls_ = {};  // by the state that they wait for
+  std::map<StepAttempt, Position> asking_ = {};   // steps that wait for an answer: the state that it is to have
   std::vector<Position> states_ = {};             // by state: the position behind the entry that made it
   const Position begin_;                          // of the log
   Position next_entry_;                           // of the log, that comes from the chief
@@ -155,5 +166,10 @@ class RunReplay final : public StepPlan {
   std::map<int64_t, GiveStep> unknown_ = {};      // steps that were given and that the record does not have
   bool is_reading_ = false;                       // what the first one of reads_ is
 };
+
+/// Throws a DataError (LS-RUN-RECORD) where the record names a worker that a run of so many does not have.
+void require_workers(const RunEvents& run, int64_t workers);
+/// The name of a step's function: one of `names`, or what a Trainer's steps are called.
+std::string name_of_function(uint32_t function, const std::vector<std::string>& names);
 
 }  // namespace lockstep::internal::server
