@@ -50,8 +50,6 @@ class GradientTable {
   void agree_on_presence(const ReplicaGroup& group, bool across_workers, std::string_view report);
   /// Logs, once each, the variables that require a gradient and have none. Call after agree_on_presence().
   void log_absent();
-  /// From now on log_absent() says nothing of variable i. While replicas are at rest.
-  void expect_absent(std::size_t i) { named_[i] = 1; }
   /// Drops local replica r's gradient of variable i. Afterwards its .grad() is undefined, so that the next backward
   /// stores its own tensor there instead of adding to this one. Call from replica r's thread, or while replica r is at
   /// rest.

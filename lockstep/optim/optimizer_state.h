@@ -48,8 +48,6 @@ class OptimizerState {
   /// Whether gradients that are there now will probably be dropped and not used: zero_grad came before the last step,
   /// and not since. Outside of steps.
   bool drops_next() const { return step_->drops_next(); }
-  /// Variable i is updated elsewhere: that it has no gradient here is no finding. Outside of steps.
-  void expect_absent(std::size_t i) { step_->expect_absent(i); }
   /// How several workers update the variables, for describe(); empty where nothing is to be said.
   std::string form() const { return step_->form(); }
   /// How the last step brought the gradients of variable i together. Empty with one worker, and before the first step.

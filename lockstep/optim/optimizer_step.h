@@ -57,9 +57,6 @@ class OptimizerStep {
     if (form_) form_->forget_run();
   }
 
-  /// Variable i is updated elsewhere: that it has no gradient here is no finding. Outside of steps.
-  void expect_absent(std::size_t i) { work_.gradients.expect_absent(i); }
-
  private:
   friend class StepMeeting;
 

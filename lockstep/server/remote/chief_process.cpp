@@ -79,8 +79,13 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
   for (int64_t w = 0; w < place_.job.workers; ++w) welcome_worker(w);
   last_worker_ = Clock::now();
   thread_ = start_service_thread(0, "desk", [this] { run(); });
-  setup_.gate->set_waits(
-      {.drain = [this] { chief_->drain(); }, .catch_up = [this] { refresh(); }, .begin_read = [this] { refresh(); }});
+  setup_.gate->set_waits({.drain =
+                              [this] {
+                                chief_->wait_while_held_back();
+                                chief_->drain();
+                              },
+                          .catch_up = [this] { refresh(); },
+                          .begin_read = [this] { refresh(); }});
 }
 
 ChiefProcess::~ChiefProcess() {

@@ -95,7 +95,7 @@ class ChiefProcess final : public CoordinatedRun {
   std::shared_ptr<ChiefTask> evaluation_chief_;
 
   std::mutex state_mutex_;
-  SharedState state_;                      // guarded by state_mutex_
+  SharedState state_;                       // guarded by state_mutex_
   std::atomic<uint64_t> sent_writes_ = 0;   // changed under state_mutex_
   std::atomic<uint64_t> known_writes_ = 0;  // after which the schedules were those that all tasks know
   Position known_ = 0;  // the place of the log that the chief's copy has seen; guarded by state_mutex_

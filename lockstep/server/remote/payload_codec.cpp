@@ -1,6 +1,7 @@
 #include "lockstep/server/remote/payload_codec.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <utility>

@@ -6,12 +6,20 @@
 #include <vector>
 
 #include "lockstep/core/error.h"
-#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/remote/payload_codec.h"
-#include "lockstep/strategy/strategy_access.h"
+#include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal::inline server {
+
+namespace {
+
+void require_gradients(const Variable& variable, bool require) {
+  for (int64_t r = 0; r < variable.state().num_components(); ++r)
+    variable.state().component(r).set_requires_grad(require);
+}
+
+}  // namespace
 
 ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog,
                            int64_t counted, bool in_rounds, int32_t server, int32_t servers,
@@ -24,13 +32,18 @@ ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gat
   if (servers == 1) return;
   store_.take_coefficients();
   store_.keep_parts([&catalog, server](const VariableState& variable) { return catalog.part_on(server, variable); });
+  // Optimizers say nothing of frozen variables that have no gradient.
   const GateHold hold(gate_, "Strategy::variables");
-  for (const Optimizer& one : StrategyAccess::optimizers(strategy)) {
-    OptimizerState& optimizer = one.shared_state();
-    for (std::size_t i = 0; i < optimizer.variables().size(); ++i) {
-      if (catalog.part_on(server, *optimizer.variables()[i]) == nullptr) optimizer.expect_absent(i);
-    }
+  for (const Variable& one : catalog.variables()) {
+    if (!one.trainable() || catalog.part_on(server, one.state()) != nullptr) continue;
+    elsewhere_.push_back(one);
+    require_gradients(one, false);
   }
+}
+
+ServerValues::~ServerValues() {
+  const GateHold hold(gate_, "Strategy::variables");
+  for (const Variable& one : elsewhere_) require_gradients(one, true);
 }
 
 Payload ServerValues::hold(const HeldPush& push) {

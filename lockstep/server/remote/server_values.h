@@ -7,6 +7,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/server/local/values_store.h"
 #include "lockstep/server/remote/shared_state.h"
@@ -20,6 +22,8 @@ class ServerValues final : public ServerStore {
  public:
   ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog, int64_t counted,
                bool in_rounds, int32_t server, int32_t servers, std::function<void(std::exception_ptr)> failed);
+
+  ~ServerValues() override;
 
   Payload hold(const HeldPush& push) override;
   void drop(const HeldPush& push) override { store_.drop(push); }
@@ -44,6 +48,7 @@ class ServerValues final : public ServerStore {
   const std::function<void(std::exception_ptr)> failed_;
   ValuesStore store_;
   SharedState state_;
+  std::vector<Variable> elsewhere_;  // that lie on other servers: frozen here while this lives
   std::optional<Frozen> frozen_;
 };
 

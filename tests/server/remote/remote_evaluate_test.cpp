@@ -99,8 +99,8 @@ TEST(RemoteEvaluate, HasTheBitsOfThreadsOverUnevenAndEmptyParts) {
   for (const std::optional<int64_t> staleness : {std::optional<int64_t>(0), std::optional<int64_t>()}) {
     const int64_t workers = staleness ? 3 : 1;  // otherwise the order of steps depends on timing
     int code = -1;
-    const Evaluated threads = evaluated(
-        {.cluster = ClusterSpec(), .staleness = staleness, .workers = workers, .seed = 7}, &code);
+    const Evaluated threads =
+        evaluated({.cluster = ClusterSpec(), .staleness = staleness, .workers = workers, .seed = 7}, &code);
     EXPECT_NEAR(threads.losses[0].item<double>(), threads.one_device, 1e-6);
     for (const int64_t servers : {1, 3}) {
       Evaluated tasks;
@@ -248,13 +248,17 @@ TEST(RemoteEvaluate, PartsOfAKilledWorkerGoToAnotherOneAndCountOnce) {
   testing::WorkerProcesses tasks("evaluates", 5, [&](int64_t index) -> testing::WorkerProcesses::Environment {
     const bool is_worker = index == 1 || index == 2;
     return {{"PORT", port},
-            {"JOB", index == 0 ? "chief" : is_worker ? "worker" : "ps"},
-            {"TASK", std::to_string(index == 0 ? 0 : is_worker ? index - 1 : index - 3)},
+            {"JOB", index == 0  ? "chief"
+                    : is_worker ? "worker"
+                                : "ps"},
+            {"TASK", std::to_string(index == 0  ? 0
+                                    : is_worker ? index - 1
+                                                : index - 3)},
             {"STANDS", index == 2 ? "1" : ""}};
   });
   tasks.expect(2, "stands", seconds(120));
   tasks.signal(2, SIGKILL);
-  EXPECT_EQ(tasks.expect(0, "mean ", seconds(60)).text, "mean 10.000000 metric 5.000000 of 11");
+  EXPECT_EQ(tasks.expect(0, "mean ", seconds(60)).text, "mean 10.000000 metric 5.000000 of 11.000000");
   for (const int64_t task : {0, 1, 3, 4}) tasks.expect(task, "code 0", seconds(60));
 }
 

@@ -44,7 +44,8 @@ TEST(RemoteRun, ATaskWithAnotherRuleIsRefusedWithBothSidesShown) {
                                                  : strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
     return strategy.coordinate([](Coordinator&) {});
   });
-  for (const char* const part : {"AdamW with the slots exp_avg and exp_avg_sq of 1 variable", "SGD with no slots of 1 variable"}) {
+  for (const char* const part :
+       {"AdamW with the slots exp_avg and exp_avg_sq of 1 variable", "SGD with no slots of 1 variable"}) {
     EXPECT_NE(results[0].error.find(part), std::string::npos) << results[0].error;
     EXPECT_NE(results[2].error.find(part), std::string::npos) << results[2].error;
   }
