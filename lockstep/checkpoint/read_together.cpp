@@ -19,6 +19,7 @@
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/tables/saved_table_reader.h"
 #include "lockstep/comm/agreement.h"
+#include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/strategy/strategy_access.h"
@@ -222,7 +223,9 @@ class FirstWholeReader {
 
 /// Workers that restored different things would go on as different programs.
 void agree_on_options(const Strategy& strategy, const RestoreOptions& options) {
-  agree_on_call(StrategyAccess::rounds(strategy), {.call = kCall, .step = strategy.step()}, [&](Proposal& mine) {
+  Rounds& rounds = StrategyAccess::rounds(strategy);
+  rounds.begin();  // forgets a failure of before: a restore is what a program may do about it
+  agree_on_call(rounds, {.call = kCall, .step = strategy.step()}, [&](Proposal& mine) {
     mine.name = mine.detail = fmt::format(
         "{}(.allow_missing = {}, .allow_unexpected = {}, .allow_other_replicas = {}, .only = {{{}}}, "
         ".restore_on_create = {})",

@@ -67,6 +67,9 @@ History Fit::run() {
   try {
     require_equal_options();
     find_log_need();
+    if (strategy_.is_chief() && state_.setup.optimizer && !state_.setup.step) {
+      rounded_ = std::make_unique<RoundedUpdates>(strategy_, *state_.setup.optimizer, state_.setup.model->variables);
+    }
     call(Hook::kFitBegin, {});
     if (status.is_resumed) call(Hook::kFitResume, {});
     begin_data();
@@ -77,13 +80,13 @@ History Fit::run() {
     call(Hook::kFitEnd, place_.last_logs);
     leave_data();
   } catch (...) {
-    const std::exception_ptr error = std::current_exception();
+    const std::exception_ptr error = as_of_callback(std::current_exception());
     batches_ = {};
     leave_data();
     tell_failure(strategy_, "Trainer::fit", message_of(error), error);
     hooks_->fail(error);
     last_->fail(error);
-    throw;
+    std::rethrow_exception(error);
   }
   return state_.history;
 }
@@ -130,17 +133,15 @@ bool Fit::steps_of_epoch(bool goes_on) {
   }
   const auto epoch = data_.epoch(place_.epoch);
   const auto end = epoch.end();
-  auto asked = Clock::now();  // for the next batch
-  const auto note_input = [&] {
+  const auto timed = [&](const auto& read) {
+    if (!is_watched_) return read();
+    const auto asked = Clock::now();  // for the next batch
+    read();
     state_.status.input_seconds += std::chrono::duration<double>(Clock::now() - asked).count();
   };
-  auto batch = epoch.begin();
-  note_input();
-  const auto go_on = [&] {
-    asked = Clock::now();
-    ++batch;
-    note_input();
-  };
+  auto batch = decltype(epoch.begin())();
+  timed([&] { batch = epoch.begin(); });
+  const auto go_on = [&] { timed([&] { ++batch; }); };
   StepRunner& runner = *state_.runner;
   while (!(batch == end)) {
     std::vector<PerReplica<Batch>> batches;
@@ -176,6 +177,7 @@ void Fit::begin_step(std::vector<PerReplica<Batch>> batches) {
   if (measures_parts_ && place_.step % kMeasured == kFirstMeasured) {
     look.parts = &parts.emplace(state_.status.parts, static_cast<int>(strategy_.devices().size()));
   }
+  if (rounded_ && rounded_->looks_at(place_.step)) look.rounded = rounded_.get();
   state_.runner->begin(std::move(batches), data_, train_, look);
 }
 
@@ -196,7 +198,6 @@ void Fit::end_step() {
   Logs logs;
   if (is_log_due()) {
     logs = train_metrics_.logs_of(*bring_together());
-    logged_at_ = status.seconds;
   } else if (static_cast<int64_t>(waiting_.size()) >= kMostWaiting) {
     bring_together();
   }
@@ -213,18 +214,44 @@ void Fit::find_log_need() {
     (is_progress(*callback) ? shows : uses) |= callback->uses_step_logs();
   }
   for (const auto& callback : last_->callbacks()) uses = callback->uses_step_logs() || uses;
-  // A bar of the fit's own is the chief's alone.
-  if (strategy_.num_workers() > 1) {
-    uses = strategy_.on_chief([&] { return uses || shows; });
-    shows = false;
-  }
   log_need_ = uses ? LogNeed::kByLogEvery : shows ? LogNeed::kNowAndThen : LogNeed::kNone;
+  // A bar of the fit's own is the chief's alone.
+  if (strategy_.num_workers() > 1) log_need_ = strategy_.on_chief([this] { return log_need_; });
+  uses_clock_ = options_.time.count() > 0 || !last_->callbacks().empty() || log_need_ == LogNeed::kNowAndThen;
 }
 
 bool Fit::is_log_due() const {
-  if (log_need_ == LogNeed::kNone || place_.step % options_.log_every != 0) return false;
-  constexpr double kBetween = 0.1;  // seconds: a bar is not drawn more often
-  return log_need_ == LogNeed::kByLogEvery || logged_at_ < 0 || state_.status.seconds - logged_at_ >= kBetween;
+  switch (log_need_) {
+    case LogNeed::kNone: return false;
+    case LogNeed::kNowAndThen: return is_clock_due();
+    case LogNeed::kByLogEvery: return place_.step % options_.log_every == 0;
+  }
+  return false;
+}
+
+ChiefSays Fit::says_by_clock(bool may_save) {
+  ChiefSays says{.next_in = clock_.next_in(place_.step, state_.status.seconds)};
+  if (!strategy_.is_chief() || !may_save) return says;
+  says.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
+  if (last_->callbacks().empty()) return says;
+  state_.runner->bring_together([&] {  // the strategy's count of steps does not move meanwhile
+    for (const auto& callback : last_->callbacks()) {
+      says.is_save_due = dynamic_cast<LastCallback&>(*callback).is_due_by_clock(trainer_) || says.is_save_due;
+    }
+  });
+  return says;
+}
+
+bool Fit::is_save_due_by_steps() {
+  if (last_->callbacks().empty()) return false;
+  bool is_due = false;
+  state_.runner->bring_together([&] {
+    const int64_t step = strategy_.step();
+    for (const auto& callback : last_->callbacks()) {
+      is_due = is_due || dynamic_cast<const LastCallback&>(*callback).is_due_at(step);
+    }
+  });
+  return is_due;
 }
 
 void Fit::keep_gradients() {
@@ -299,23 +326,19 @@ void Fit::call(Hook hook, const Logs& logs) {
   const char* const name = kNames[static_cast<std::size_t>(hook)];
   const auto state = [&] { return rates_text(); };
   const bool may_save = hook == Hook::kStepEnd || hook == Hook::kEpochEnd;
-  ChiefSays mine;
+  const bool asks_clock = hook != Hook::kStepEnd || is_clock_due();
   const auto seconds_now = [&] { return std::chrono::duration<double>(Clock::now() - begin_).count(); };
-  const double begin = state_.status.seconds = seconds_now();
-  if (strategy_.is_chief() && may_save) {
-    mine.is_time_over = options_.time.count() > 0 && state_.status.seconds >= options_.time.count();
-    if (!last_->callbacks().empty()) {
-      state_.runner->bring_together([&] {  // the strategy's count of steps does not move meanwhile
-        for (const auto& callback : last_->callbacks()) {
-          mine.is_save_due = dynamic_cast<LastCallback&>(*callback).is_due(trainer_) || mine.is_save_due;
-        }
-      });
-    }
-  }
+  if (is_watched_ || asks_clock) state_.status.seconds = seconds_now();
+  const double begin = state_.status.seconds;
   running_ = hooks_.get();
-  const ChiefSays says = hooks_->call(name, call_one, state, mine);
-  save_is_due_ = says.is_save_due;
-  is_time_over_ = is_time_over_ || says.is_time_over;
+  const auto says = hooks_->call(
+      name, call_one, state, [&] { return says_by_clock(may_save); }, asks_clock ? Meet::kAlways : Meet::kWhereAsked);
+  save_is_due_ = may_save && is_save_due_by_steps();
+  if (says && may_save) {
+    save_is_due_ = save_is_due_ || says->is_save_due;
+    is_time_over_ = is_time_over_ || says->is_time_over;
+    clock_.asked(place_.step, state_.status.seconds, says->next_in);
+  }
   if (may_save) note_end_of_step();
   if (hook == Hook::kEpochEnd) {
     state_.history.add(place_.epoch, epoch_logs_);
@@ -333,10 +356,11 @@ void Fit::call(Hook hook, const Logs& logs) {
   }
   if (calls_last) {
     running_ = last_.get();
-    last_->call(name, call_one, state, {});
+    last_->call(
+        name, call_one, state, [] { return ChiefSays{}; }, Meet::kAlways);
     running_ = hooks_.get();
   }
-  state_.status.callback_seconds += seconds_now() - begin;
+  if (is_watched_) state_.status.callback_seconds += seconds_now() - begin;
 }
 
 void Fit::note_end_of_step() {

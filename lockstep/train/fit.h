@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "lockstep/train/hooks.h"
+#include "lockstep/train/step/chief_clock.h"
+#include "lockstep/train/step/rounded_updates.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 #include "lockstep/train/trainer_state.h"
@@ -19,6 +21,8 @@ namespace lockstep::internal::inline train {
 
 class Fit {
  public:
+  static constexpr const char* kTrackedData = "fit data";  // in checkpoints: every fit has it, and no loop by hand
+
   /// A UsageError for options that do not fit.
   Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data, FitOptions options);
   Fit(const Fit&) = delete;
@@ -60,7 +64,8 @@ class Fit {
  private:
   using Clock = std::chrono::steady_clock;
   enum class Hook : uint8_t { kFitBegin, kFitResume, kEpochBegin, kStepEnd, kEvaluateEnd, kEpochEnd, kFitEnd };
-  /// Which steps' numbers are wanted as soon as the step is done.
+  /// Which steps' numbers are wanted as soon as the step is done: none; those after which the chief's clock is asked,
+  /// for a bar that shows them; or all that FitOptions::log_every names.
   enum class LogNeed : uint8_t { kNone, kNowAndThen, kByLogEvery };
   /// What is saved with a checkpoint, beside the history and the callbacks' state.
   struct Place {
@@ -94,6 +99,11 @@ class Fit {
   void require_no_step_under_way() const;
   void find_log_need();
   bool is_log_due() const;
+  /// Whether the chief's clock decides something after this step.
+  bool is_clock_due() const { return uses_clock_ && clock_.is_due(place_.step); }
+  /// What this worker would say as the chief.
+  ChiefSays says_by_clock(bool may_save);
+  bool is_save_due_by_steps();
   void validate_after_step();
   void validate();
   void end_epoch();
@@ -124,8 +134,11 @@ class Fit {
   std::vector<std::pair<std::string, at::Tensor>> gradients_;  // of the step that was made last, if they were kept
   std::vector<PerReplica<PartCounts>> waiting_;                // of steps whose numbers were not brought together yet
   std::vector<int64_t> waiting_samples_;
+  std::unique_ptr<RoundedUpdates> rounded_;  // on the chief, which says it for all
   LogNeed log_need_ = LogNeed::kByLogEvery;
-  double logged_at_ = -1;         // in the fit's seconds
+  bool is_watched_ = false;  // it has callbacks, which may look at its times
+  bool uses_clock_ = false;
+  ChiefClock clock_;
   bool keeps_gradients_ = false;  // of the next step
   bool measures_parts_ = false;
   bool is_ending_epoch_ = false;  // on_epoch_end is being called

@@ -33,7 +33,7 @@ void Fit::require_no_step_under_way() const {
 Checkpoint Fit::checkpoint() {
   prepare_save();
   Checkpoint checkpoint(strategy_);
-  checkpoint.track("fit data", data_);
+  checkpoint.track(kTrackedData, data_);
   checkpoint.track(
       "fit", [this] { return saved(); }, [this](const std::string& text) { load(text); });
   return checkpoint;

@@ -45,11 +45,10 @@ Fit::Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data
   }
   std::stable_partition(last.begin(), last.end(),
                         [](const auto& one) { return !dynamic_cast<const LastCallback&>(*one).comes_behind(); });
-  // What a fit has of its own asks nothing, and workers may have it or not.
-  const bool is_agreed = !others.empty() || !last.empty() || options_.time.count() > 0;
   add_default_progress(others);
-  hooks_ = std::make_unique<Hooks>(strategy_, std::move(others), is_agreed);
-  last_ = std::make_unique<Hooks>(strategy_, std::move(last), is_agreed);
+  is_watched_ = !others.empty() || !last.empty();
+  hooks_ = std::make_unique<Hooks>(strategy_, std::move(others));
+  last_ = std::make_unique<Hooks>(strategy_, std::move(last));
   running_ = hooks_.get();
   train_ = train_function(state_.setup, train_metrics_, has_stop_on_not_finite(options_));
   place_.epoch = options_.initial_epoch;

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/comm/agreement.h"
@@ -22,10 +23,56 @@ namespace {
 
 /// Workers compare a digest of what was asked, and send the text itself only where digests differ.
 std::string encoded(uint64_t digest, const ChiefSays& says) {
-  return fmt::format("{:016x}{}{}", digest, says.is_time_over ? 1 : 0, says.is_save_due ? 1 : 0);
+  return fmt::format("{:016x}{}{}{}", digest, says.is_time_over ? 1 : 0, says.is_save_due ? 1 : 0, says.next_in);
+}
+
+// The words of errors that may come to other workers in any of their calls.
+constexpr const char* kThrew = "the callback '";
+constexpr const char* kAskedAlone = ", where callbacks have done this: ";
+
+UsageError differing_callbacks(const std::string& fact) {
+  return UsageError("LS-CALLBACK-DIFFERS", fact,
+                    "decide by logs, which are equal on all workers, or by what strategy.on_chief() gives");
+}
+
+/// The error that a ReplicaError is nested on; any other error as it is.
+std::exception_ptr without_replica(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const ReplicaError& of_replica) {
+    return of_replica.nested_ptr() ? of_replica.nested_ptr() : error;
+  } catch (...) {
+    return error;
+  }
+}
+
+bool has(std::string_view text, std::string_view piece) { return text.find(piece) != std::string_view::npos; }
+
+/// Of a text with a code and a remedy, what has happened.
+std::string fact_of(const Error& error) {
+  const std::string text = error.what();
+  return text.substr(0, text.find(fmt::format(" [{}]", error.code())));
 }
 
 }  // namespace
+
+std::exception_ptr as_of_callback(const std::exception_ptr& error) noexcept {
+  try {
+    const std::exception_ptr inner = without_replica(error);
+    try {
+      std::rethrow_exception(inner);
+    } catch (const PeerError& peer) {
+      return peer.failed().replica < 0 && has(peer.what(), kThrew) ? inner : error;
+    } catch (const UsageError& usage) {
+      if (usage.code() != "LS-WORKER-ORDER" || !has(usage.what(), kAskedAlone)) return error;
+      return std::make_exception_ptr(differing_callbacks(fact_of(usage)));
+    } catch (...) {
+      return error;
+    }
+  } catch (...) {  // no memory
+    return error;
+  }
+}
 
 void tell_failure(const Strategy& strategy, const char* call, const std::string& what,
                   const std::exception_ptr& own) noexcept {
@@ -37,8 +84,8 @@ void tell_failure(const Strategy& strategy, const char* call, const std::string&
   }
 }
 
-Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks, bool is_agreed)
-    : strategy_(strategy), is_alone_(!is_agreed || strategy.num_workers() == 1), callbacks_(std::move(callbacks)) {
+Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks)
+    : strategy_(strategy), is_alone_(strategy.num_workers() == 1), callbacks_(std::move(callbacks)) {
   std::map<std::string, int> uses;
   for (const auto& callback : callbacks_) {
     std::string name = callback->name();
@@ -51,11 +98,15 @@ void Hooks::note(const std::string& asked) {
   asked_.push_back(callbacks_.empty() ? asked : fmt::format("'{}' asked {}", names_[running_], asked));
 }
 
-ChiefSays Hooks::call(const char* hook, FunctionRef<void(Callback&)> call, FunctionRef<std::string()> state,
-                      const ChiefSays& mine) {
+std::optional<ChiefSays> Hooks::call(const char* hook, FunctionRef<void(Callback&)> call,
+                                     FunctionRef<std::string()> state, FunctionRef<ChiefSays()> mine, Meet meet) {
   Rounds& rounds = StrategyAccess::rounds(strategy_);
   std::exception_ptr own;
-  if (!is_alone_) rounds.begin();  // forgets a failure of before
+  std::string before;
+  if (!is_alone_) {
+    rounds.begin();  // forgets a failure of before
+    before = state();
+  }
   {
     // The others wait for this worker's callbacks as for any work.
     std::optional<WorkScope> work;
@@ -65,34 +116,43 @@ ChiefSays Hooks::call(const char* hook, FunctionRef<void(Callback&)> call, Funct
       try {
         call(*callbacks_[i]);
       } catch (...) {
-        own = std::current_exception();
+        own = as_of_callback(std::current_exception());
         threw_ = true;
         log(LogLevel::kError, fmt::format("step {}: the callback '{}' threw in {}: {}", strategy_.step(), names_[i],
                                           hook, message_of(own)));
       }
     }
   }
-  if (is_alone_) {
-    asked_.clear();
-    if (own) std::rethrow_exception(own);
-    return mine;
-  }
   if (own) {
-    tell_failure(strategy_, hook,
-                 fmt::format("the callback '{}' threw in {}: {}", names_[running_], hook, message_of(own)), own);
+    tell_failure(strategy_, hook, fmt::format("{}{}' threw in {}: {}", kThrew, names_[running_], hook, message_of(own)),
+                 own);
     std::rethrow_exception(own);
   }
-  asked_.push_back(state());
-  return agree(hook, mine);
+  if (is_alone_) {
+    asked_.clear();
+    if (meet == Meet::kWhereAsked) return std::nullopt;
+    return mine();
+  }
+  std::string after = state();
+  if (meet == Meet::kWhereAsked && asked_.empty() && after == before) return std::nullopt;
+  asked_.push_back(std::move(after));
+  return agree(hook, mine(), meet);
 }
 
-ChiefSays Hooks::agree(const char* hook, const ChiefSays& mine) {
+ChiefSays Hooks::agree(const char* hook, const ChiefSays& mine, Meet meet) {
   Rounds& rounds = StrategyAccess::rounds(strategy_);
   const std::string asked = fmt::format("{}", fmt::join(std::exchange(asked_, {}), ", "));
   const uint64_t digest = Digest().with(asked).value();
   rounds.begin();
-  const Proposal proposal{.call = hook, .step = strategy_.step()};
-  const auto all = agree_on_call(rounds, proposal, [&](Proposal& told) { told.data = encoded(digest, mine); });
+  Proposal proposal{.call = hook, .step = strategy_.step()};
+  // The text is for workers that make another call instead.
+  if (meet == Meet::kWhereAsked) proposal.detail = fmt::format("{}{}{}", hook, kAskedAlone, asked);
+  std::vector<Proposal> all;
+  try {
+    all = agree_on_call(rounds, proposal, [&](Proposal& told) { told.data = encoded(digest, mine); });
+  } catch (...) {
+    std::rethrow_exception(as_of_callback(std::current_exception()));
+  }
   const std::string& chief = all.front().data;
   bool are_equal = true;
   for (const Proposal& one : all) are_equal = are_equal && one.data.substr(0, 16) == chief.substr(0, 16);
@@ -103,12 +163,10 @@ ChiefSays Hooks::agree(const char* hook, const ChiefSays& mine) {
          })) {
       said.push_back(one.data);
     }
-    throw UsageError("LS-CALLBACK-DIFFERS",
-                     fmt::format("step {}: in {}, callbacks do not ask the same on all workers: {}", strategy_.step(),
-                                 hook, text_of_sides(said, "on")),
-                     "decide by logs, which are equal on all workers, or by what strategy.on_chief() gives");
+    throw differing_callbacks(fmt::format("step {}: in {}, callbacks do not ask the same on all workers: {}",
+                                          strategy_.step(), hook, text_of_sides(said, "on")));
   }
-  return {chief.at(16) == '1', chief.at(17) == '1'};
+  return {chief.at(16) == '1', chief.at(17) == '1', std::stoll(chief.substr(18))};
 }
 
 void Hooks::fail(const std::exception_ptr& error) noexcept {

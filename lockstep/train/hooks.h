@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,24 @@
 
 namespace lockstep::internal::inline train {
 
-/// What the chief tells the others with each round of callbacks: what depends on its clock.
+/// What the chief tells the others where they meet after callbacks: what depends on its clock.
 struct ChiefSays {
   bool is_time_over = false;
   bool is_save_due = false;
+  int64_t next_in = 1;  // steps, after which the workers ask it again
 };
+
+/// Whether workers meet after a hook.
+enum class Meet : uint8_t {
+  kAlways,
+  /// Where a callback has asked for something, or has changed the state. Workers of which only some have something to
+  /// compare then make other calls than the rest, which is an error on all.
+  kWhereAsked,
+};
+
+/// Where `error` comes from a call of this worker, and another worker's callback is its reason, says so as that: what
+/// the callback threw is a PeerError, and what it asked alone is LS-CALLBACK-DIFFERS. Otherwise gives `error` back.
+std::exception_ptr as_of_callback(const std::exception_ptr& error) noexcept;
 
 /// Lets the next call of the other workers fail, because this worker has left the fit with `own`, where they do not
 /// know that already.
@@ -28,14 +42,15 @@ void tell_failure(const Strategy& strategy, const char* call, const std::string&
 
 class Hooks {
  public:
-  /// `is_agreed`: whether the workers compare what was asked, and tell each other who has thrown. All give the same.
-  Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks, bool is_agreed);
+  Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callbacks);
 
-  /// Calls `hook` for each callback in order. Then the workers compare what was asked meanwhile; where a callback has
-  /// thrown on one of them, the first such error is thrown here, and a PeerError with its text on the others.
-  /// `state` is what the hooks may have changed beside, as text, such as learning rates. Gives what the chief says.
-  ChiefSays call(const char* hook, FunctionRef<void(Callback&)> call, FunctionRef<std::string()> state,
-                 const ChiefSays& mine);
+  /// Calls `hook` for each callback in order. Then the workers compare what was asked meanwhile, if they meet, and this
+  /// gives what the chief says; nothing where they do not. Where a callback has thrown, its error is thrown here, and
+  /// the next call of the other workers fails with a PeerError that has its text.
+  /// `state` is what the hooks may have changed beside, as text, such as learning rates. `mine` is what this worker
+  /// would say as the chief.
+  std::optional<ChiefSays> call(const char* hook, FunctionRef<void(Callback&)> call, FunctionRef<std::string()> state,
+                                FunctionRef<ChiefSays()> mine, Meet meet);
   /// Notes what the callback that is running asks of the trainer.
   void note(const std::string& asked);
   /// Gives the error to all callbacks but the one that threw it.
@@ -51,7 +66,7 @@ class Hooks {
   const std::string& running_name() const { return names_[running_]; }
 
  private:
-  ChiefSays agree(const char* hook, const ChiefSays& mine);
+  ChiefSays agree(const char* hook, const ChiefSays& mine, Meet meet);
 
   Strategy& strategy_;
   const bool is_alone_;  // nobody is to be told

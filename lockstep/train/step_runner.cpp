@@ -6,6 +6,7 @@
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/train/step/parts_of_step.h"
+#include "lockstep/train/step/rounded_updates.h"
 #include "lockstep/train/step/step_gradients.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
@@ -16,8 +17,8 @@ namespace {
 
 class ReplicaPart final : public PartContext {
  public:
-  ReplicaPart(ReplicaContext& ctx, bool is_only_batch, StepGradients* gradients)
-      : ctx_(ctx), is_only_batch_(is_only_batch), gradients_(gradients) {}
+  ReplicaPart(ReplicaContext& ctx, bool is_only_batch, StepGradients* gradients, RoundedUpdates* rounded)
+      : ctx_(ctx), is_only_batch_(is_only_batch), gradients_(gradients), rounded_(rounded) {}
 
   at::Tensor forward(const TrainedModel& model, const Batch& part) override { return model.forward(ctx_, part); }
   at::Tensor weighed(const at::Tensor& mean_loss, const Batch& part, int64_t whole) override {
@@ -26,6 +27,7 @@ class ReplicaPart final : public PartContext {
   at::Tensor gradient_of(const Variable& variable) override { return variable.value(ctx_).grad(); }
   double update(const Optimizer& optimizer, const StepOptions& options) override {
     if (gradients_ != nullptr) gradients_->keep(ctx_);
+    if (rounded_ != nullptr && ctx_.replica_id().value() == 0) rounded_->look(ctx_);
     return optimizer.step(ctx_, options).global_norm;
   }
   at::Tensor own_step(const std::function<at::Tensor(ReplicaContext&, const Batch&)>& step,
@@ -40,6 +42,7 @@ class ReplicaPart final : public PartContext {
   ReplicaContext& ctx_;
   const bool is_only_batch_;
   StepGradients* const gradients_;  // null: nobody wants them
+  RoundedUpdates* const rounded_;   // the same
 };
 
 /// Runs each step by Strategy::run, when it is handed out.
@@ -60,7 +63,7 @@ class ReplicaRunner final : public StepRunner {
     for (const PerReplica<Batch>& batch : batches) done.samples += batch.begin()->global_size;
     if (batches.size() == 1) {
       done.parts = strategy_.run(batches.front(), [&](ReplicaContext& ctx, const Batch& part) {
-        ReplicaPart here(ctx, true, kept);
+        ReplicaPart here(ctx, true, kept, look.rounded);
         return fn(here, std::span(&part, 1));
       });
     } else {
@@ -70,7 +73,7 @@ class ReplicaRunner final : public StepRunner {
         return mine;
       });
       done.parts = strategy_.run(parts, [&](ReplicaContext& ctx, const std::vector<Batch>& mine) {
-        ReplicaPart here(ctx, false, kept);
+        ReplicaPart here(ctx, false, kept, look.rounded);
         return fn(here, mine);
       });
     }
@@ -88,7 +91,7 @@ class ReplicaRunner final : public StepRunner {
                 FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) override {
     while (const PerReplica<Batch>* const batch = next()) {
       take(*batch, strategy_.evaluate(*batch, [&](ReplicaContext& ctx, const Batch& part) {
-        ReplicaPart here(ctx, true, nullptr);
+        ReplicaPart here(ctx, true, nullptr, nullptr);
         return fn(here, std::span(&part, 1));
       }));
     }

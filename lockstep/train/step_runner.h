@@ -30,6 +30,7 @@ class DistributedDataset;
 namespace internal::inline train {
 
 class PartsOfStep;
+class RoundedUpdates;
 struct PartCounts;
 struct TrainedModel;
 struct TrainerSetup;
@@ -59,11 +60,11 @@ class PartContext {
 /// What is done with one part: of one batch, or of each of several that make one step.
 using PartFunction = std::function<PartCounts(PartContext&, std::span<const Batch>)>;
 
-/// What callbacks want to see of a step beside its numbers. A runner that does not run the step within begin() leaves
-/// both out.
+/// What is looked at in a step beside its numbers. A runner that does not run the step within begin() leaves all out.
 struct StepLook {
   const std::vector<Variable>* gradients_of = nullptr;  // for DoneStep::gradients
   PartsOfStep* parts = nullptr;                         // measures while the step runs
+  RoundedUpdates* rounded = nullptr;                    // looks at weights and gradients of one replica
 };
 
 /// A step that was made, or that counts.

@@ -9,19 +9,12 @@
 #include "lockstep/core/log.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/train/fit.h"
+#include "lockstep/train/step/bfloat16_cost.h"
 #include "lockstep/train/trainer_state.h"
 
 namespace lockstep {
 
 namespace {
-
-bool has_bfloat16_instructions() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return true;
-#endif
-}
 
 void check(const internal::TrainerSetup& setup) {
   const auto refuse = [](const std::string& fact, const std::string& remedy) {
@@ -76,12 +69,9 @@ Trainer::Trainer(internal::TrainerSetup setup, Strategy& strategy) : strategy_(s
   internal::MetricList metrics(std::move(setup.metrics));
   state_ = std::make_unique<State>(State{std::move(setup), std::move(metrics)});
   state_->runner = internal::make_step_runner(strategy, state_->setup);
-  if (state_->setup.precision == Precision::kBFloat16 && strategy.is_chief() && !has_bfloat16_instructions() &&
-      strategy.devices().front().starts_with("cpu")) {
-    internal::log(LogLevel::kWarning,
-                  "Precision::kBFloat16: this processor has no instructions for bfloat16, so that a step takes longer "
-                  "than with kFloat32");
-  }
+  const bool is_of_host = strategy.devices().front().starts_with("cpu");
+  if (state_->setup.precision != Precision::kBFloat16 || !strategy.is_chief() || !is_of_host) return;
+  if (!internal::has_bfloat16_instructions()) internal::log(LogLevel::kWarning, internal::bfloat16_cost_text());
 }
 
 Trainer::~Trainer() = default;

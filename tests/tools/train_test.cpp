@@ -243,9 +243,17 @@ TEST_F(Train, PrintsTheTableOfVariablesWhereItIsAskedFor) {
 
 TEST_F(Train, PrintsPlainLinesWhereThereIsNoTerminal) {
   const Result result = run("train --model mlp --epochs 2 --global-batch 2000");
-  EXPECT_NE(result.output.find("epoch 2/2 ["), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("epoch 2/2  loss "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find(" samples/s"), std::string::npos) << result.output;
   EXPECT_EQ(result.output.find('\r'), std::string::npos);
   EXPECT_EQ(result.output.find('\x1b'), std::string::npos);
+}
+
+TEST_F(Train, SaysNothingMeanwhileWhereItIsQuiet) {
+  const Result result = run("train --model mlp --epochs 2 --global-batch 2000 --quiet");
+  EXPECT_EQ(result.output.find("epoch"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("MirroredStrategy:"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("weights sha256"), std::string::npos) << result.output;
 }
 
 TEST_F(Train, BadFlagsAreOneLineAndExitCodeTwo) {

@@ -79,6 +79,7 @@ TEST_F(TrainWorkers, PrintOneTableAndOneProgress) {
   EXPECT_EQ(result.code, 0) << result.output;
   EXPECT_EQ(lockstep::testing::count_of(result.output, "weights sha256"), 1u) << result.output;
   EXPECT_EQ(lockstep::testing::count_of(result.output, "workers are connected by"), 1u) << result.output;
+  EXPECT_EQ(lockstep::testing::count_of(result.output, "epoch 1  loss "), 1u) << result.output;
 }
 
 TEST_F(TrainWorkers, AreToldThatAnEngineAndSlicedSlotsNeedThem) {

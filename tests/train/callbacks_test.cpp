@@ -340,26 +340,28 @@ TEST(SaveSchedule, TakesAHundredthOfTheTime) {
     return begin + std::chrono::duration_cast<SaveSchedule::Clock::duration>(std::chrono::duration<double>(seconds));
   };
   SaveSchedule by_cost(0, 0, begin);
-  EXPECT_FALSE(by_cost.is_due(1, 0, at(0.9)));
-  EXPECT_TRUE(by_cost.is_due(2, 0, at(1.1)));  // the first one soon
+  EXPECT_FALSE(by_cost.is_due_by_clock(1, 0, at(0.9)));
+  EXPECT_TRUE(by_cost.is_due_by_clock(2, 0, at(1.1)));  // the first one soon
   by_cost.saved(2, 0, at(11));
-  EXPECT_FALSE(by_cost.is_due(3, 0, at(40)));    // what it has cost is not known yet
-  EXPECT_FALSE(by_cost.is_due(4, 0.5, at(60)));  // half a second: one in 50 seconds
-  EXPECT_TRUE(by_cost.is_due(5, 0.5, at(61.5)));
+  EXPECT_FALSE(by_cost.is_due_by_clock(3, 0, at(40)));    // what it has cost is not known yet
+  EXPECT_FALSE(by_cost.is_due_by_clock(4, 0.5, at(60)));  // half a second: one in 50 seconds
+  EXPECT_TRUE(by_cost.is_due_by_clock(5, 0.5, at(61.5)));
   by_cost.saved(5, 0.5, at(61.5));
-  EXPECT_FALSE(by_cost.is_due(6, 0.5, at(121)));  // it may have failed
-  EXPECT_TRUE(by_cost.is_due(7, 0.5, at(122)));
+  EXPECT_FALSE(by_cost.is_due_by_clock(6, 0.5, at(121)));  // it may have failed
+  EXPECT_TRUE(by_cost.is_due_by_clock(7, 0.5, at(122)));
   by_cost.saved(7, 70, at(122));
-  EXPECT_FALSE(by_cost.is_due(8, 70, at(7100))) << "a save that takes longer than a minute is not followed at once";
-  EXPECT_TRUE(by_cost.is_due(9, 70, at(7123)));
+  EXPECT_FALSE(by_cost.is_due_by_clock(8, 70, at(7100)))
+      << "a save that takes longer than a minute is not followed at once";
+  EXPECT_TRUE(by_cost.is_due_by_clock(9, 70, at(7123)));
   SaveSchedule by_steps(3, 0, begin);
-  EXPECT_FALSE(by_steps.is_due(2, 0, at(1000)));
-  EXPECT_TRUE(by_steps.is_due(3, 0, at(1000)));
+  EXPECT_FALSE(by_steps.is_due_at(2));
+  EXPECT_FALSE(by_steps.is_due_by_clock(2, 0, at(1000))) << "steps were asked for, and no time";
+  EXPECT_TRUE(by_steps.is_due_at(3));
   by_steps.saved(3, 0, at(1000));
-  EXPECT_FALSE(by_steps.is_due(3, 0, at(1001)));
+  EXPECT_FALSE(by_steps.is_due_at(3));
   SaveSchedule by_seconds(0, 5, begin);
-  EXPECT_FALSE(by_seconds.is_due(1, 0, at(4)));
-  EXPECT_TRUE(by_seconds.is_due(1, 0, at(6)));
+  EXPECT_FALSE(by_seconds.is_due_by_clock(1, 0, at(4)));
+  EXPECT_TRUE(by_seconds.is_due_by_clock(1, 0, at(6)));
 }
 
 }  // namespace lockstep::testing

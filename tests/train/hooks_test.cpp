@@ -155,33 +155,49 @@ TEST(Hooks, TellAllWhereAStepThrows) {
 }
 
 TEST(Hooks, EndTheFitOnAllWorkersWhereOneThrows) {
-  for (const char* const hook :
-       {"on_fit_begin", "on_epoch_begin 1", "on_step_end 2", "on_evaluate_end", "on_epoch_end 0", "on_fit_end"}) {
-    const auto ends = run_workers({3, 3, 1}, [&](Strategy& strategy) -> std::string {
-      const Setting setting(strategy);
-      Trainer trainer = setting.trainer();
-      Calls calls;
-      const bool throws = strategy.worker_index() == 1;
-      // Behind the thrower stands one that makes a call of all workers at each step.
-      const FitOptions options{
-          .epochs = 2,
-          .validation = setting.validation,
-          .callbacks = {std::make_shared<Recorder>(calls, "", throws ? Recorder::Do{{hook, fail}} : Recorder::Do{}),
-                        callbacks::each_step([&](Trainer&, const Logs&) { setting.model.state(); })}};
-      try {
-        trainer.fit(setting.train, options);
-      } catch (const PeerError& error) {
-        EXPECT_EQ(calls.back().substr(0, 11), "on_fit_fail");
-        return error.what();
-      } catch (const std::runtime_error& error) {
-        return error.what();
+  // Hooks, and how many steps are done then.
+  const std::vector<std::pair<const char*, int64_t>> hooks{{"on_fit_begin", 0},   {"on_epoch_begin 1", 4},
+                                                           {"on_step_end 2", 3},  {"on_evaluate_end", 4},
+                                                           {"on_epoch_end 0", 4}, {"on_fit_end", 8}};
+  for (const auto& [hook, steps] : hooks) {
+    const std::string expected = run_workers({1, 3, 1}, [steps = steps](Strategy& strategy) {
+                                   const Setting setting(strategy);
+                                   setting.trainer().fit(setting.train, {.steps = steps});
+                                   return digest_of(setting);
+                                 }).front();
+    for (const bool calls_all : {true, false}) {
+      const auto ends = run_workers({3, 3, 1}, [&, hook = hook](Strategy& strategy) -> std::string {
+        const Setting setting(strategy);
+        Trainer trainer = setting.trainer();
+        Calls calls;
+        const bool throws = strategy.worker_index() == 1;
+        // Behind the thrower stands one that makes a call of all workers at each step, or none.
+        const FitOptions options{
+            .epochs = 2,
+            .validation = setting.validation,
+            .callbacks = {std::make_shared<Recorder>(calls, "", throws ? Recorder::Do{{hook, fail}} : Recorder::Do{}),
+                          callbacks::each_step([&](Trainer&, const Logs&) {
+                            if (calls_all) setting.model.state();
+                          })}};
+        std::string end = "no error";
+        try {
+          trainer.fit(setting.train, options);
+        } catch (const PeerError& error) {
+          EXPECT_EQ(calls.back().substr(0, 11), "on_fit_fail");
+          end = error.what();
+        } catch (const ReplicaError& error) {
+          ADD_FAILURE() << hook << ": as an error of a step: " << error.what();
+        } catch (const std::runtime_error& error) {
+          end = error.what();
+        }
+        EXPECT_EQ(digest_of(setting), expected) << hook << ": not at the state of the last whole step";
+        return end;
+      });
+      EXPECT_EQ(ends[1], "as asked") << hook;
+      for (const std::size_t other : {0u, 2u}) {
+        EXPECT_TRUE(has_value(ends[other], "the callback 'recorder' threw")) << hook << ": " << ends[other];
+        EXPECT_TRUE(has_value(ends[other], "worker 1")) << hook << ": " << ends[other];
       }
-      return "no error";
-    });
-    EXPECT_EQ(ends[1], "as asked") << hook;
-    for (const std::size_t other : {0u, 2u}) {
-      EXPECT_TRUE(has_value(ends[other], "the callback 'recorder' threw")) << hook << ": " << ends[other];
-      EXPECT_TRUE(has_value(ends[other], "worker 1")) << hook << ": " << ends[other];
     }
   }
 }
@@ -207,6 +223,17 @@ TEST(Hooks, RefuseWhatWorkersDoNotAskAlike) {
         },
         "LS-CALLBACK-DIFFERS", {"rates 0.1", "rates 0.2"});
     setting.optimizer.set_learning_rate(0.1);
+    // One asks alone, and the other is in the next step.
+    expect_error<UsageError>(
+        [&] {
+          trainer.fit(setting.train, {.callbacks = {callbacks::each_step(
+                                          [](Trainer& own, const Logs&) {
+                                            if (!own.strategy().is_chief()) own.stop("alone");
+                                          },
+                                          "mine")},
+                                      .log_every = 100});
+        },
+        "LS-CALLBACK-DIFFERS", {"'mine' asked to stop (alone)", "worker 1", "worker 0"});
     EXPECT_EQ(trainer.fit(setting.train).epochs().size(), 1u) << "no fit after the errors";
     return 0;
   });

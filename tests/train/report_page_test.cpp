@@ -10,6 +10,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -301,17 +302,46 @@ TEST_F(ReportInBrowser, ShowsValuesWhereTheKeysGo) {
   const std::string dom =
       browse("--allow-file-access-from-files --virtual-time-budget=3000 --dump-dom '" + path("probe.html") + "'");
   if (dom.empty()) GTEST_SKIP() << "needs Chromium";
-  EXPECT_NE(dom.find("SAYS training 0."), std::string::npos) << dom;
-  EXPECT_NE(dom.find("(step 6"), std::string::npos) << dom;
+  std::smatch said;
+  ASSERT_TRUE(std::regex_search(dom, said, std::regex("SAYS training ([0-9.]+) \\(step ([0-9,]+)\\)"))) << dom;
+  const std::string step = std::regex_replace(said[2].str(), std::regex(","), "");
+  EXPECT_NEAR(std::stod(said[1]), 2.25 * std::exp(-std::stod(step) / 200) + 0.25, 1e-5) << "at step " << step;
   EXPECT_NE(dom.find("validation 0."), std::string::npos) << dom;
   EXPECT_NE(dom.find("WIDE false"), std::string::npos) << dom;
+}
+
+TEST_F(ReportInBrowser, DrawsEachCurveInLightAndInDark) {
+  write("report.html", report_page(example()));
+  // Of each chart the longest line that the browser has laid out, and the colour of the ground.
+  write(
+      "probe.html",
+      "<iframe src='report.html' style='width:1000px;height:800px'></iframe>"
+      "<script>addEventListener('load',()=>{const f=document.querySelector('iframe').contentDocument,"
+      "charts=[...f.querySelectorAll('[data-chart] svg')],drawn=charts.filter(c=>Math.max(0,...[...c.querySelectorAll("
+      "'path,polyline')].map(p=>p.getTotalLength()))>100&&c.getBoundingClientRect().height>50);document.body.append("
+      "'DRAWN '+drawn.length+' OF '+charts.length+' ON '+f.defaultView.getComputedStyle(f.body).backgroundColor+"
+      "' / '+f.defaultView.getComputedStyle(f.documentElement).backgroundColor+' END')})</script>");
+  std::set<std::string> grounds;
+  for (const char* const mode : {"", "--force-dark-mode"}) {
+    const std::string dom = browse(std::string(mode) + " --allow-file-access-from-files --virtual-time-budget=3000 " +
+                                   "--dump-dom '" + path("probe.html") + "'");
+    if (dom.empty()) GTEST_SKIP() << "needs Chromium";
+    std::smatch said;
+    ASSERT_TRUE(std::regex_search(dom, said, std::regex("DRAWN ([0-9]+) OF ([0-9]+) ON ([^E]*) END"))) << dom;
+    EXPECT_EQ(said[1].str(), said[2].str()) << mode;
+    EXPECT_GE(std::stoi(said[2].str()), 5) << mode;
+    grounds.insert(said[3].str());
+  }
+  EXPECT_EQ(grounds.size(), 2u) << "the same colours in light and in dark: " << *grounds.begin();
 }
 
 TEST_F(ReportInBrowser, Prints) {
   write("report.html", report_page(example()));
   browse("--print-to-pdf='" + path("report.pdf") + "' '" + path("report.html") + "'");
   if (!std::filesystem::exists(path("report.pdf"))) GTEST_SKIP() << "needs Chromium";
-  EXPECT_EQ(testing::text_of(path("report.pdf")).substr(0, 4), "%PDF");
+  const std::string pdf = testing::text_of(path("report.pdf"));
+  EXPECT_EQ(pdf.substr(0, 4), "%PDF");
+  EXPECT_GE(count_of(pdf, "/Type /Page\n") + count_of(pdf, "/Type /Page "), 2u) << "it has pages, and not all on one";
 }
 
 }  // namespace

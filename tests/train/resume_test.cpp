@@ -212,6 +212,34 @@ TEST_F(Resume, SaysWhichCallbackACheckpointLacksOrHas) {
   }
 }
 
+TEST_F(Resume, SaysThatACheckpointIsOfALoopWithoutATrainer) {
+  run_workers({2, 2, 1}, [&](Strategy& strategy) {
+    const Setting setting(strategy);
+    Checkpoint checkpoint(strategy);
+    checkpoint.track(
+        "a loop's own",
+        [] {
+          return json{{"epoch", 0}};
+        },
+        [](const json&) {});
+    CheckpointManager(checkpoint, {.directory = path("loop"), .async = false}).save();
+    const auto error = caught_from<UsageError>([&] {
+      setting.trainer().fit(setting.train, {.callbacks = {callbacks::checkpoints({.directory = path("loop")})}});
+    });
+    if (!error) return 0;
+    EXPECT_EQ(error->code(), "LS-CHECKPOINT-MISFIT") << error->what();
+    for (const char* const word : {"without a Trainer", ".directory", ".allow_missing"}) {
+      EXPECT_TRUE(has_value(error->remedy(), word)) << error->what();
+    }
+    EXPECT_EQ(strategy.step(), 0);
+    // What the remedy says.
+    Checkpoint(strategy).restore(path("loop") + "/step-0000000000", {.allow_missing = true, .allow_unexpected = true});
+    setting.trainer().fit(setting.train, {.callbacks = {callbacks::checkpoints({.directory = path("new")})}});
+    EXPECT_EQ(strategy.step(), 4);
+    return 0;
+  });
+}
+
 TEST_F(Resume, SavesWhereAWorkerIsAskedToStop) {
   run_workers({1, 1, 1}, [&](Strategy& strategy) {
     const Setting setting(strategy);

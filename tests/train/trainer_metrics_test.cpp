@@ -1,245 +1,20 @@
-// Metrics of a Trainer: Keras' numbers whole and in parts, with weights and padding; forms of outputs; refusals.
+// Metrics of a Trainer: what they tell apart, forms of outputs, and refusals.
 #include "lockstep/train/trainer_metrics.h"
 
 #include <ATen/ATen.h>
-#include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
-#include <vector>
 
 #include "lockstep/core/error.h"
 #include "tests/support/errors.h"
+#include "tests/train/judged_set.h"
 
-namespace lockstep {
+namespace lockstep::testing {
 namespace {
 
-using at::Tensor;
 using metrics::Outputs;
-using nlohmann::json;
-using testing::expect_error;
-
-const json& judged() {
-  static const json all = json::parse(std::ifstream(LOCKSTEP_TRAIN_TESTS "/judged/metrics.json"));
-  return all;
-}
-
-Tensor tensor_of(const json& values, at::ScalarType dtype = at::kFloat) {
-  if (!values[0].is_array()) {
-    return at::tensor(values.get<std::vector<double>>(), at::kDouble).to(dtype);
-  }
-  std::vector<Tensor> rows;
-  for (const json& row : values) rows.push_back(tensor_of(row, dtype));
-  return at::stack(rows);
-}
-
-Tensor input(const char* name, at::ScalarType dtype = at::kFloat) {
-  return tensor_of(judged().at("inputs").at(name), dtype);
-}
-Tensor probabilities(const char* kind) { return tensor_of(judged().at("inputs").at("probabilities").at(kind)); }
-
-/// The number that was computed by definition, or that Keras gives.
-json number(const std::string& metric, bool weighted, const char* whose = "exact") {
-  for (const json& row : judged().at("results")) {
-    if (row.at("metric") == metric && row.at("weighted") == weighted) return row.at(whose);
-  }
-  ADD_FAILURE() << "there is no " << metric;
-  return 0.0;
-}
-
-/// A set: outputs, targets, and weights where it has them.
-struct Set {
-  Tensor output;
-  Tensor target;
-  Tensor weights = {};
-
-  Batch part(int64_t from, int64_t to) const {
-    Batch batch{.input = output.slice(0, from, to), .target = target.slice(0, from, to)};
-    if (weights.defined()) batch.more["weight"] = weights.slice(0, from, to);
-    return batch;
-  }
-  int64_t size() const { return output.size(0); }
-};
-
-/// What a Trainer does with parts: sums are added, and rows put together.
-MetricCounts together(const MetricSpec& spec, const std::vector<MetricCounts>& parts) {
-  MetricCounts whole{.sums = at::zeros({spec.sums}, at::kDouble), .rows = at::zeros({0, spec.columns}, at::kDouble)};
-  for (const MetricCounts& part : parts) {
-    if (spec.sums > 0) whole.sums.add_(part.sums);
-    if (spec.columns > 0) whole.rows = at::cat({whole.rows, part.rows});
-  }
-  return whole;
-}
-
-std::map<std::string, double> whole(const MetricSpec& spec, const Set& set) {
-  return spec.results(together(spec, {spec.update(set.output, set.part(0, set.size()))}));
-}
-
-/// In the parts of the judged set, from the first to the last or the other way round. With padding, each part has
-/// 3 rows more, whose values would change everything.
-std::map<std::string, double> in_parts(const MetricSpec& spec, const Set& set, bool backwards, bool padded) {
-  std::vector<MetricCounts> parts;
-  int64_t from = 0;
-  for (const int64_t count : judged().at("inputs").at("part_sizes").get<std::vector<int64_t>>()) {
-    Batch batch = set.part(from, from + count);
-    if (padded) {
-      const auto longer = [](const Tensor& rows, double value) {
-        std::vector<int64_t> shape = rows.sizes().vec();
-        shape[0] = 3;
-        return at::cat({rows, at::full(shape, value, rows.options())});
-      };
-      batch.input = longer(batch.input, 77);
-      batch.target = longer(batch.target, batch.target.is_floating_point() ? 1e9 : -100);
-      if (set.weights.defined()) batch.more["weight"] = longer(batch.more["weight"], 5);
-      batch.padding = 3;
-    }
-    parts.push_back(spec.update(batch.input, batch));
-    from += count;
-  }
-  EXPECT_EQ(from, set.size());
-  if (backwards) std::reverse(parts.begin(), parts.end());
-  return spec.results(together(spec, parts));
-}
-
-/// `spec` gives `expected` of the set, whole and in parts.
-void expect_number(const MetricSpec& spec, const Set& set, double expected, double tolerance = 1e-14,
-                   const std::string& name = {}) {
-  const std::string key = name.empty() ? spec.name : name;
-  EXPECT_NEAR(whole(spec, set).at(key), expected, tolerance) << key;
-  for (const bool padded : {false, true}) {
-    for (const bool backwards : {false, true}) {
-      EXPECT_NEAR(in_parts(spec, set, backwards, padded).at(key), expected, tolerance) << key;
-    }
-  }
-}
-
-class JudgedMetrics : public ::testing::TestWithParam<bool> {
- protected:
-  Tensor weights() const { return GetParam() ? input("weights") : Tensor(); }
-  Set of_classes() const { return {input("logits"), input("targets", at::kLong), weights()}; }
-  Set binary(const char* kind = "spread") const {
-    return {probabilities(kind), input("binary_targets", at::kLong), weights()};
-  }
-  Set regression() const { return {input("regression_outputs"), input("regression_targets"), weights()}; }
-  double exact(const std::string& metric) const { return number(metric, GetParam()).get<double>(); }
-  double keras(const std::string& metric) const { return number(metric, GetParam(), "keras").get<double>(); }
-};
-INSTANTIATE_TEST_SUITE_P(WithAndWithoutWeights, JudgedMetrics, ::testing::Bool());
-
-TEST_P(JudgedMetrics, AccuracyAndTopK) {
-  expect_number(metrics::accuracy(), of_classes(), exact("accuracy"));
-  for (const int64_t k : {1, 2, 3}) {
-    expect_number(metrics::top_k(k), of_classes(), exact("top_" + std::to_string(k) + "_accuracy"));
-  }
-  expect_number(metrics::accuracy(), binary(), exact("binary_accuracy"));
-}
-
-TEST_P(JudgedMetrics, PrecisionRecallAndF1OfTwoClasses) {
-  expect_number(metrics::precision(), binary(), exact("precision"));
-  expect_number(metrics::recall(), binary(), exact("recall"));
-  const double f1 = number("f1", GetParam())[0].get<double>();
-  expect_number(metrics::f1(), binary(), f1);
-  expect_number(metrics::f1({.classes = 1}), binary(), f1);
-  expect_number(metrics::f1({.average = Average::kEach}), binary(), f1, 1e-14, "f1/1");
-}
-
-TEST_P(JudgedMetrics, OneOutputForEachSampleIsTwoClasses) {
-  const Set one = binary();
-  Set two = one;
-  two.output = at::stack({1 - one.output, one.output}, 1);
-  for (const auto average : {Average::kAuto, Average::kMacro, Average::kMicro, Average::kWeighted}) {
-    for (const int64_t classes : {0, 1}) {
-      const auto expect = [&](auto* make) {
-        const MetricSpec spec = make({.average = average, .classes = classes});
-        expect_number(spec, one, whole(make({.average = average}), two).at(spec.name));
-      };
-      expect(&metrics::precision);
-      expect(&metrics::recall);
-      expect(&metrics::f1);
-    }
-  }
-  const auto each = whole(metrics::f1({.average = Average::kEach}), one);
-  EXPECT_EQ(each, whole(metrics::f1({.average = Average::kEach}), two));
-  EXPECT_EQ(whole(metrics::f1({.average = Average::kMacro}), one).at("f1"), (each.at("f1/0") + each.at("f1/1")) / 2);
-  // Where all is no, and was predicted as no, class 0 is all right, and class 1 never comes.
-  const Set no{at::full({3}, 0.25), at::zeros({3}, at::kLong)};
-  EXPECT_EQ(whole(metrics::f1({.average = Average::kMacro}), no).at("f1"), 0.5);
-  EXPECT_EQ(whole(metrics::f1(), no).at("f1"), 0);
-}
-
-TEST_P(JudgedMetrics, PrecisionRecallAndF1OfSeveralClasses) {
-  for (const int64_t classes : {0, 5}) {
-    expect_number(metrics::f1({.average = Average::kMacro, .classes = classes}), of_classes(), exact("f1_macro"));
-    expect_number(metrics::f1({.classes = classes}), of_classes(), exact("f1_macro"));
-    expect_number(metrics::f1({.average = Average::kMicro, .classes = classes}), of_classes(), exact("f1_micro"));
-    expect_number(metrics::f1({.average = Average::kWeighted, .classes = classes}), of_classes(),
-                  exact("f1_by_support"));
-    for (int k = 0; k < 5; ++k) {
-      const std::string one = std::to_string(k);
-      const metrics::DecisionOptions each{.average = Average::kEach, .classes = classes};
-      expect_number(metrics::precision(each), of_classes(), exact("precision_of_class_" + one), 1e-14,
-                    "precision/" + one);
-      expect_number(metrics::recall(each), of_classes(), exact("recall_of_class_" + one), 1e-14, "recall/" + one);
-      expect_number(metrics::f1(each), of_classes(), number("f1_of_each_class", GetParam())[k].get<double>(), 1e-14,
-                    "f1/" + one);
-    }
-  }
-}
-
-TEST_P(JudgedMetrics, AreasUnderCurvesAreExactWhateverTheScale) {
-  for (const std::string kind : {"spread", "narrow", "ties"}) {
-    const Set set = binary(kind.c_str());
-    expect_number(metrics::auc(), set, exact("auc_" + kind + "_200_thresholds"));
-    expect_number(metrics::average_precision(), set, exact("auc_pr_" + kind + "_200_thresholds"));
-    expect_number(metrics::auc({.thresholds = 200}), set, keras("auc_" + kind + "_200_thresholds"), 1e-6);
-    expect_number(metrics::auc({.thresholds = 20000}), set, keras("auc_" + kind + "_20000_thresholds"), 1e-6);
-  }
-}
-
-TEST_P(JudgedMetrics, ThresholdsAreWrongForRareEvents) {
-  const double wrong = whole(metrics::auc({.thresholds = 200}), binary("narrow")).at("auc");
-  EXPECT_GT(std::abs(wrong - exact("auc_narrow_200_thresholds")), 0.1);
-}
-
-TEST_P(JudgedMetrics, Errors) {
-  expect_number(metrics::mean_squared_error(), regression(), exact("mean_squared_error"));
-  expect_number(metrics::mean_absolute_error(), regression(), exact("mean_absolute_error"));
-}
-
-TEST_P(JudgedMetrics, PerplexityIsThatOfTheWholeMean) {
-  // The logarithms of float32 logits are float32.
-  expect_number(metrics::perplexity(), of_classes(), exact("perplexity"), 1e-6);
-  const Set wide{input("logits", at::kDouble), input("targets", at::kLong), weights()};
-  expect_number(metrics::perplexity(), wide, exact("perplexity"), 1e-13);
-}
-
-TEST_P(JudgedMetrics, ConfusionMatrixHasTargetsAsRows) {
-  const json matrix = number("confusion_matrix", GetParam());
-  for (int row = 0; row < 5; ++row) {
-    for (int column = 0; column < 5; ++column) {
-      expect_number(metrics::confusion_matrix(5), of_classes(), matrix[row][column].get<double>(), 0,
-                    "confusion_matrix/" + std::to_string(row) + "/" + std::to_string(column));
-    }
-  }
-}
-
-TEST_P(JudgedMetrics, ThoseOfTheProgramsOwn) {
-  const auto squares = [](const Tensor& output, const Batch& batch) { return output.sub(batch.target).square(); };
-  expect_number(metrics::mean("mine", squares), regression(), exact("mean_squared_error"), 1e-7);
-  const MetricSpec own = metrics::custom(
-      "mine", 2,
-      [](const Tensor& output, const Batch& batch) {
-        const Tensor right = output.argmax(1).eq(batch.target).slice(0, 0, batch.samples());
-        const Tensor each = metrics::sample_weights(batch);
-        const Tensor weights = each.defined() ? each.slice(0, 0, batch.samples()) : at::ones_like(right, at::kFloat);
-        return at::stack({right.mul(weights).sum(), weights.sum()});
-      },
-      [](const Tensor& sums) { return sums[0].item<double>() / sums[1].item<double>(); });
-  expect_number(own, of_classes(), exact("accuracy"));
-}
 
 TEST(TrainerMetrics, AMeanOverPartsIsAnotherNumber) {
   const json wrong = judged().at("mean_over_parts");
@@ -421,4 +196,4 @@ TEST(TrainerMetrics, RefuseWhatDoesNotGoTogether) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::testing

@@ -136,11 +136,11 @@ int train(const TrainOptions& options) {
                     "give more data");
   }
   const int64_t steps = options.steps > 0 ? options.steps : per_epoch * std::max<int64_t>(options.epochs, 1);
-  if (is_chief) {
+  if (is_chief && !options.quiet) {
     std::fputs(description.c_str(), stderr);
     std::fputs(fmt::format("data: {}", data.describe()).c_str(), stderr);
-    if (options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
   }
+  if (is_chief && options.describe) std::fputs(strategy->describe_variables().c_str(), stderr);
 
   const bool saves = !options.checkpoint_dir.empty();
   if (saves && !options.resume && newest_checkpoint(*strategy, options.checkpoint_dir)) {
@@ -153,9 +153,10 @@ int train(const TrainOptions& options) {
   const auto attempt = [&](const char* what, const std::function<void()>& write) {
     is_all_written = write_or_say(is_chief, what, write) && is_all_written;
   };
-  const auto watch = std::make_shared<TrainWatch>(options, options.steps > 0 ? 0 : steps / per_epoch, sample_log);
+  const auto watch = std::make_shared<TrainWatch>(options, sample_log);
+  const auto style = options.quiet ? callbacks::ProgressStyle::kOff : callbacks::ProgressStyle::kAuto;
   std::vector<std::shared_ptr<Callback>> beside{watch, callbacks::stop_on_not_finite(),
-                                                callbacks::progress({.style = callbacks::ProgressStyle::kOff})};
+                                                callbacks::progress({.style = style})};
   if (!options.trace.empty()) {
     beside.push_back(callbacks::trace({.file = options.trace, .on_failed_write = [&](const std::exception& error) {
                                          say_disk_error(is_chief, "the trace could not be written", error);
@@ -175,7 +176,9 @@ int train(const TrainOptions& options) {
   Trainer trainer(*strategy, model, optimizer, {.loss = mean_loss_of});
   std::optional<std::string> failure;
   try {
-    trainer.fit(data, {.steps = steps, .callbacks = beside});
+    FitOptions fit{.steps = steps, .callbacks = beside};
+    if (options.steps == 0) fit.epochs = options.epochs;
+    trainer.fit(data, fit);
   } catch (const ReplicaError& error) {
     failure = not_finite(error);
     if (!failure) throw;

@@ -85,6 +85,7 @@ void add_train(CLI::App& app, Action& chosen) {
                     "write the trained weights to this file, as safetensors; as PyTorch's torch.save does where it "
                     "ends with .pt or .pth");
   train->add_flag("--describe", options.describe, "print a table of all variables before training");
+  train->add_flag("--quiet", options.quiet, "say neither what the strategy is nor how far the training is");
   train->add_option("--sample", options.sample, "characters of text that the trained gpt makes up at the end")
       ->transform(whole_number(1, 1 << 20));
   train->add_option("--sample-log", options.sample_log,

@@ -28,6 +28,7 @@ struct TrainOptions {
   bool factored_gradients = true;  // where gradients can be kept as factors
   int64_t prefetch = 0;            // steps that are read ahead
   bool describe = false;           // print the table of variables before training
+  bool quiet = false;              // neither progress nor what the strategy is
   int64_t sample = 0;              // characters to make up at the end
   std::string checkpoint_dir;
   std::string checkpoint_every;  // steps, or a time: "10m"; empty: as often as that is cheap

@@ -11,21 +11,18 @@ namespace lockstep::tools {
 
 using Clock = std::chrono::steady_clock;
 
-TrainWatch::TrainWatch(const TrainOptions& options, int64_t epochs, SampleLog& log)
-    : options_(options), epochs_(epochs), log_(log) {}
+TrainWatch::TrainWatch(const TrainOptions& options, SampleLog& log) : options_(options), log_(log) {}
 
 void TrainWatch::begin(const Trainer& trainer) {
   const Strategy& strategy = trainer.strategy();
-  const FitStatus& status = trainer.status();
   if (options_.resume) {
     log_.go_on_at(strategy.step());
     const std::string text =
-        status.is_resumed
+        trainer.status().is_resumed
             ? fmt::format("goes on after step {}, from {}", strategy.step(), options_.checkpoint_dir)
             : fmt::format("there is no checkpoint in {}: starts from the beginning", options_.checkpoint_dir);
     if (strategy.is_chief()) std::fputs(fmt::format("lockstep train: {}\n", text).c_str(), stderr);
   }
-  if (strategy.is_chief() && status.step < status.steps) progress_.emplace(status.steps - status.step, epochs_);
   began_ = Clock::now();
 }
 
@@ -39,21 +36,14 @@ void TrainWatch::on_epoch_begin(Trainer& trainer, const Logs& /*logs*/) {
 
 void TrainWatch::on_step_end(Trainer& trainer, const Logs& logs) {
   if (!options_.sample_log.empty()) log_samples(trainer);
-  const int64_t samples = trainer.batches().front().begin()->global_size;
-  const double loss = logs.at("loss");
-  epoch_loss_ += loss;
+  epoch_loss_ += logs.at("loss");
   ++epoch_steps_;
-  samples_ += samples;
-  if (progress_) progress_->step(trainer.status().epoch, samples, loss);
+  samples_ += trainer.batches().front().begin()->global_size;
 }
 
-void TrainWatch::on_epoch_end(Trainer& trainer, const Logs& /*logs*/) {
+void TrainWatch::on_epoch_end(Trainer& /*trainer*/, const Logs& /*logs*/) {
   seconds_ = std::chrono::duration<double>(Clock::now() - *began_).count();
-  if (progress_ && epoch_steps_ > 0) progress_->epoch(trainer.status().epoch, train_loss());
 }
-
-void TrainWatch::on_fit_end(Trainer& /*trainer*/, const Logs& /*logs*/) { progress_.reset(); }
-void TrainWatch::on_fit_fail(const std::exception& /*error*/) { progress_.reset(); }
 
 nlohmann::json TrainWatch::state() const {
   log_.flush();

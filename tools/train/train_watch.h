@@ -1,4 +1,4 @@
-// What `lockstep train` does beside its fit: progress, the log of samples, and what its report counts.
+// What `lockstep train` does beside its fit: the log of samples, and what its report counts.
 #pragma once
 
 #include <chrono>
@@ -8,25 +8,22 @@
 #include <string>
 
 #include "lockstep/lockstep.h"
-#include "tools/console.h"
 #include "tools/train/sample_log.h"
 #include "tools/train/train_options.h"
 
 namespace lockstep::tools {
 
-/// The chief's has the progress and the log. All workers' count.
+/// The chief's has the log. All workers' count.
 class TrainWatch final : public Callback {
  public:
-  /// `epochs` is how many there will be, or 0 where the steps decide. Keeps references to the options and the log.
-  TrainWatch(const TrainOptions& options, int64_t epochs, SampleLog& log);
+  /// Keeps references to the options and the log.
+  TrainWatch(const TrainOptions& options, SampleLog& log);
 
   std::string name() const override { return "lockstep train"; }
   void on_fit_resume(Trainer& trainer, const Logs& logs) override;
   void on_epoch_begin(Trainer& trainer, const Logs& logs) override;
   void on_step_end(Trainer& trainer, const Logs& logs) override;
   void on_epoch_end(Trainer& trainer, const Logs& logs) override;
-  void on_fit_end(Trainer& trainer, const Logs& logs) override;
-  void on_fit_fail(const std::exception& error) override;
   /// What was logged before a checkpoint is in the file before the checkpoint is.
   nlohmann::json state() const override;
   void load(const nlohmann::json& state) override;
@@ -43,9 +40,7 @@ class TrainWatch final : public Callback {
   void log_samples(const Trainer& trainer);
 
   const TrainOptions& options_;
-  const int64_t epochs_;
   SampleLog& log_;
-  std::optional<Progress> progress_;
   std::optional<std::chrono::steady_clock::time_point> began_;
   double seconds_ = 0;
   double epoch_loss_ = 0;    // the sum over the epoch's steps so far

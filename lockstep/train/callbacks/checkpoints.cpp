@@ -52,9 +52,16 @@ auto restored_in_fit(const Restore& restore) {
     const std::string text = error.what();
     const std::string fact = text.substr(0, text.find(" [LS-CHECKPOINT-MISFIT]"));
     const bool is_of_early_stopping = fact.find("early_stopping") != std::string::npos;
+    const std::size_t missing = fact.find("missing in it");
+    const bool is_of_no_fit =
+        missing != std::string::npos && fact.find(Fit::kTrackedData, missing) != std::string::npos;
     throw UsageError(
         "LS-CHECKPOINT-MISFIT", fact,
-        is_of_early_stopping
+        is_of_no_fit
+            ? "it was saved by a loop without a Trainer, as `lockstep train` was once: end that run with the program "
+              "that began it; or give checkpoints another .directory, and before the fit take over what fits, by "
+              "Checkpoint::restore with .allow_missing and .allow_unexpected of RestoreOptions"
+        : is_of_early_stopping
             ? "let this fit have the callback early_stopping with .restore_best where the fit that saved it had it, "
               "and not where it had not; or give checkpoints another .directory"
             : "make what the checkpoint was made of, with the callbacks of the fit that saved it, or give checkpoints "
@@ -78,8 +85,10 @@ class Checkpoints final : public internal::LastCallback {
     schedule_.emplace(options_.every_steps, options_.every_seconds, SaveSchedule::Clock::now());
   }
 
-  bool is_due(const Trainer& trainer) override {
-    return schedule_->is_due(trainer.strategy().step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
+  bool is_due_at(int64_t step) const override { return schedule_->is_due_at(step); }
+  bool is_due_by_clock(const Trainer& trainer) override {
+    return schedule_->is_due_by_clock(trainer.strategy().step(), manager_->last_save_seconds(),
+                                      SaveSchedule::Clock::now());
   }
   void on_step_end(Trainer& trainer, const Logs& /*logs*/) override { save(trainer); }
   void on_epoch_end(Trainer& trainer, const Logs& /*logs*/) override {

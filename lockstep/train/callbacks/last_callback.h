@@ -1,6 +1,7 @@
 // Callbacks that save the fit: they run behind all others, wherever they stand in the list.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,8 +14,11 @@ class LastCallback : public Callback {
  public:
   bool writes_files() const override { return true; }
   bool uses_step_logs() const override { return false; }
-  /// Asked on the chief before each on_step_end and on_epoch_end; the answer of one of them is that of all.
-  virtual bool is_due(const Trainer& /*trainer*/) { return false; }
+  /// Whether a save is due after this step of the run, by the number of steps alone: all workers know that.
+  virtual bool is_due_at(int64_t /*step*/) const { return false; }
+  /// Whether one is due by the clock. Asked on the chief now and then, after steps, and before each on_epoch_end; the
+  /// answer of one callback is that of all.
+  virtual bool is_due_by_clock(const Trainer& /*trainer*/) { return false; }
   /// Whether what it saves has the state of the other ones of this kind, so that it comes behind them.
   virtual bool comes_behind() const { return false; }
 };

@@ -123,7 +123,8 @@ class Progress final : public Callback {
     if (style_ == ProgressStyle::kOff) return;
     const auto now = Clock::now();
     const FitStatus& status = trainer.status();
-    const bool is_last = status.epochs >= 0 && status.epoch + 1 >= status.epochs;
+    const bool is_last =
+        (status.epochs >= 0 && status.epoch + 1 >= status.epochs) || (status.steps >= 0 && status.step >= status.steps);
     const bool is_soon = seconds(epoch_line_, now) < kEpochLine;
     if (is_soon && !is_last && trainer.stopped().empty()) return;  // the next line has the shares of both epochs
     std::string line =

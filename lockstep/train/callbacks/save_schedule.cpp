@@ -18,9 +18,8 @@ SaveSchedule::SaveSchedule(int64_t every_steps, double every_seconds, Clock::tim
       last_save_(now),
       interval_(every_seconds > 0 ? every_seconds : kShortest) {}
 
-bool SaveSchedule::is_due(int64_t step, double last_save_seconds, Clock::time_point now) {
+bool SaveSchedule::is_due_by_clock(int64_t step, double last_save_seconds, Clock::time_point now) {
   if (step == saved_step_) return false;
-  if (every_steps_ > 0 && step % every_steps_ == 0) return true;
   if (every_steps_ > 0 && every_seconds_ == 0) return false;
   if (every_seconds_ == 0 && seconds_before_ >= 0 && last_save_seconds != seconds_before_) {
     interval_ = std::max(kShortest, last_save_seconds / kShare);

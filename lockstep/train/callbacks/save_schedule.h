@@ -6,7 +6,6 @@
 
 namespace lockstep::internal::inline train {
 
-/// The chief asks it after each step.
 class SaveSchedule {
  public:
   using Clock = std::chrono::steady_clock;
@@ -14,8 +13,11 @@ class SaveSchedule {
   /// 0 for what does not decide; `now` is the present time.
   SaveSchedule(int64_t every_steps, double every_seconds, Clock::time_point now);
 
-  /// Whether to save after `step`. `last_save_seconds` is what the last save has cost, or 0 while that is not known.
-  bool is_due(int64_t step, double last_save_seconds, Clock::time_point now);
+  /// Whether to save after `step`, by the steps alone. All workers give the same.
+  bool is_due_at(int64_t step) const { return every_steps_ > 0 && step % every_steps_ == 0 && step != saved_step_; }
+  /// Whether to save after `step`, by the time. `last_save_seconds` is what the last save has cost, or 0 while that is
+  /// not known.
+  bool is_due_by_clock(int64_t step, double last_save_seconds, Clock::time_point now);
   /// A save after `step` has begun, or has failed.
   void saved(int64_t step, double last_save_seconds, Clock::time_point now);
 
