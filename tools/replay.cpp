@@ -17,6 +17,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/server/record/run_record.h"
+#include "lockstep/server/record/run_replay.h"
 #include "tools/console.h"
 #include "tools/exit_status.h"
 #include "tools/number_flags.h"
@@ -62,14 +63,14 @@ std::string outcome_of(const Event& event) {
 }
 
 /// One line of the list: of a step also which states it saw, and how many steps that were applied before it did not.
-Json line_of(const Event& event, const Json& names, internal::Position applied) {
+Json line_of(const Event& event, const std::vector<std::string>& names, internal::Position applied) {
   Json line;
   line["what"] = outcome_of(event);
   if (event.kind == Event::Kind::kRead) line["state"] = event.state;
   if (event.kind == Event::Kind::kGivenUp) line["step"] = event.step;
   if (event.kind != Event::Kind::kRan) return line;
   line["step"] = event.step;
-  line["name"] = event.function < names.size() ? names.at(event.function) : Json("?");
+  line["name"] = internal::name_of_function(event.function, names);
   line["worker"] = event.worker;
   if (event.states.empty()) return line;
   const auto [least, most] = std::ranges::minmax(event.states);
@@ -90,8 +91,11 @@ Shown shown(const internal::RunEvents& run) {
     throw DataError("LS-RUN-RECORD", "the record does not say which program it is of",
                     "give a record that is not damaged");
   }
-  const Json names = program.value("steps", Json::array());
-  const bool in_step = program.value("staleness", Json()) == 0;
+  std::vector<std::string> names;
+  if (const Json steps = program.value("steps", Json()); steps.is_array()) {
+    for (const Json& one : steps) names.push_back(one.is_string() ? one.get<std::string>() : "?");
+  }
+  const bool in_step = program.value("staleness", Json()) == Json(0);
   int64_t steps = 0;
   internal::Position applied = 0;
   for (const Event& event : run.events) {
@@ -173,7 +177,15 @@ int64_t last_step(const internal::ReplayRecord& record) {
 
 int replay(const ReplayFlags& flags, const std::vector<std::string>& program) {
   const internal::ReplayRecord record = internal::read_record(flags.file);
-  if (program.empty()) return show(flags, record);
+  const auto refuse = [](const char* flag, const char* when) {
+    throw UsageError("LS-FLAG", fmt::format("{} was given {}", flag, when),
+                     "write lockstep replay FILE [--list] [--json], or lockstep replay FILE [--until STEP] -- PROGRAM");
+  };
+  if (program.empty()) {
+    if (flags.until) refuse("--until", "without a program");
+    return show(flags, record);
+  }
+  if (flags.list || flags.json) refuse(flags.list ? "--list" : "--json", "with a program");
   if (flags.until && *flags.until > last_step(record)) {
     throw UsageError(
         "LS-FLAG",

@@ -122,6 +122,34 @@ TEST(Examples, AreInTheIndexAndTestedHere) {
   }
 }
 
+TEST(Examples, AnAsynchronousRunIsRepeatedByItsRecord) {
+  if (!*LOCKSTEP_LAUNCHER) GTEST_SKIP() << "the program lockstep is not built";
+  const auto folder = std::filesystem::temp_directory_path() / ("lockstep-replayed-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string readme = text_of(kSources / "19_parameter_servers/README.md");
+  /// Runs a command that the README shows.
+  const auto shown = [&](const std::string& command) {
+    EXPECT_NE(readme.find("\n" + command + " "), std::string::npos) << "the README does not show: " << command;
+    return run_program("cd " + folder.string() + " && PATH=" + LOCKSTEP_EXAMPLE_PROGRAMS + ":" +
+                       std::filesystem::path(LOCKSTEP_LAUNCHER).parent_path().string() + ":$PATH LOCKSTEP_LOG=error " +
+                       command);
+  };
+  const Result original = run_program("cd " + folder.string() + " && LOCKSTEP_LOG=error " + LOCKSTEP_EXAMPLE_PROGRAMS +
+                                      "/parameter_servers run.rec");
+  EXPECT_EQ(original.code, 0) << original.output;
+  EXPECT_NE(original.output.find("the loss is "), std::string::npos) << original.output;
+  const Result has = shown("lockstep replay run.rec");
+  EXPECT_EQ(has.code, 0) << has.output;
+  EXPECT_NE(has.output.find("600"), std::string::npos) << has.output;
+  const Result again = shown("lockstep replay run.rec -- parameter_servers run.rec");
+  EXPECT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(again.output, original.output);
+  const Result stopped = shown("lockstep replay run.rec --until 300 -- parameter_servers run.rec");
+  EXPECT_EQ(stopped.code, 0) << stopped.output;
+  EXPECT_EQ(stopped.output.find("the loss is"), std::string::npos) << stopped.output;
+  std::filesystem::remove_all(folder);
+}
+
 /// The first block of code in a language.
 std::string first_block_of(const std::string& text, const std::string& language) {
   const std::string fence = "\n```" + language + "\n";

@@ -103,6 +103,30 @@ TEST_F(ReplayCommand, RefusesWhatIsNoRecordAndWhatCannotBeStarted) {
   ASSERT_EQ(run_program(program(3)).code, 0);
   EXPECT_EQ(run("replay " + path("run.rec") + " -- " + path("no-program")).code, 2);
   EXPECT_EQ(run("replay -- true").code, 2);
+  for (const std::string flags : {" --until 1", " --list -- true", " --json -- true", " true"}) {
+    const Result odd = run("replay " + path("run.rec") + flags);
+    EXPECT_EQ(odd.code, 2) << flags << ": " << odd.output;
+  }
+}
+
+TEST_F(ReplayCommand, RefusesAPipeAndADeviceAtOnce) {
+  ASSERT_EQ(run_program("mkfifo " + path("pipe")).code, 0);
+  for (const std::string& other : {path("pipe"), std::string("/dev/zero"), path(".")}) {
+    for (const std::string rest : {"", " -- true"}) {
+      const Result result = run("replay " + other + rest);
+      EXPECT_EQ(result.code, 3) << result.output;
+      EXPECT_TRUE(has(result, "LS-FILE")) << result.output;
+    }
+  }
+}
+
+TEST_F(ReplayCommand, IsRefusedByTasksThatAreProcesses) {
+  ASSERT_EQ(run_program(program(3)).code, 0);
+  const std::string cluster = R"(TF_CONFIG='{"cluster": {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], )"
+                              R"("ps": ["127.0.0.1:3"]}, "task": {"type": "worker", "index": 0}}')";
+  const Result result = run("replay " + path("run.rec") + " -- env " + cluster + " " + program(3));
+  EXPECT_EQ(result.code, 1) << result.output;
+  EXPECT_TRUE(has(result, "LS-REPLAY-DIFFERS") && has(result, "'worker'")) << result.output;
 }
 
 }  // namespace

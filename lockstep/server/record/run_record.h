@@ -16,7 +16,7 @@ namespace lockstep::internal::inline server {
 /// Something that the chief learned or was told, and that decides what a run computes. Values are in it nowhere.
 struct RecordEvent {
   enum class Kind : uint8_t {
-    kRan,             // a worker has run the step to its end; where it did so for a step twice, the last one counts
+    kRan,             // a worker has run the step to its end; of several such of a step, one that is not late counts
     kCancelled,       // the program has called cancel()
     kRoundCompleted,  // the program has waited for a step of a round that was not full
     kGivenUp,         // the step was lost or overdue too often

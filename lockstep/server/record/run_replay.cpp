@@ -59,12 +59,14 @@ RunReplay::RunReplay(const RunEvents& run, std::vector<std::string> functions, i
       begin_(begin),
       next_entry_(begin) {
   require_workers(run_, workers);
-  std::map<int64_t, uint32_t> times;  // how often a step was run
+  std::map<int64_t, Place> counts;  // of each step: the last run that was not late, or else the last one
   for (const RecordEvent& event : run_.events) {
     switch (event.kind) {
       case Kind::kRan:
-        ++times[event.step];
         ran_.push_back({.event = &event});
+        if (const auto [found, is_new] = counts.emplace(event.step, ran_.size() - 1);
+            !is_new && (!event.is_late || ran_[found->second].event->is_late))
+          found->second = ran_.size() - 1;
         for (const Position state : event.states) ++unanswered_[state];
         if (event.outcome != StepOutcome::kDone) endings_.push_back(event.scheduled);
         break;
@@ -76,9 +78,10 @@ RunReplay::RunReplay(const RunEvents& run, std::vector<std::string> functions, i
     }
     events_.push_back(&event);
   }
+  std::map<int64_t, uint32_t> others;  // how often a step was run besides
   for (Place place = 0; place < ran_.size(); ++place) {
     const RecordEvent& event = *ran_[place].event;
-    ran_[place].label = {.step = event.step, .attempt = --times[event.step]};
+    ran_[place].label = {.step = event.step, .attempt = counts[event.step] == place ? 0 : ++others[event.step]};
     places_[ran_[place].label] = place;
     of_worker_[static_cast<std::size_t>(event.worker)].push_back(place);
   }
@@ -200,8 +203,10 @@ void RunReplay::deliver_entries() {
 void RunReplay::answered(const PulledValues& values) {
   const auto found = places_.find(values.step);
   if (found == places_.end()) return;
-  const std::vector<Position>& states = ran_[found->second].event->states;
-  if (values.number >= states.size()) return;
+  Ran& ran = ran_[found->second];
+  const std::vector<Position>& states = ran.event->states;
+  if (values.number >= states.size() || values.number < ran.answered) return;
+  ran.answered = values.number + 1;
   asking_.erase(values.step);
   note_answer(states[values.number]);
   deliver_entries();
@@ -215,9 +220,10 @@ void RunReplay::note_answer(Position state) {
 void RunReplay::reported(const StepReport& report) {
   const auto found = places_.find(report.step);
   if (found == places_.end()) return;
-  const std::vector<Position>& states = ran_[found->second].event->states;
-  // What it has not asked for is not waited for.
-  for (std::size_t pull = report.pulled.size(); pull < states.size(); ++pull) note_answer(states[pull]);
+  Ran& ran = ran_[found->second];
+  const std::vector<Position>& states = ran.event->states;
+  // What it has not asked for is not waited for. A late report does not say what its step had asked for.
+  for (; ran.answered < states.size(); ++ran.answered) note_answer(states[ran.answered]);
   asking_.erase(report.step);
   std::erase(at_worker_[static_cast<std::size_t>(ran_[found->second].event->worker)], found->second);
   arrived_[report.step] = report;

@@ -32,8 +32,8 @@ namespace lockstep::internal::inline server {
 /// It cannot get stuck, because the recorded run did not: but for a program that does something else, or a record that
 /// contradicts itself, which waits_for_program() finds.
 ///
-/// Steps of the record are told apart by a label: 0 for the last time that a step was run, which is the one that the
-/// chief's machine gives and decides on, and 1, 2, ... for those before.
+/// Runs of a step are told apart by a label: 0 for the one that the chief's machine gives and decides on, which was not
+/// late, and 1, 2, ... for the others. A run that was given up may end before that one or after it.
 class RunReplay final : public StepPlan {
  public:
   struct Mail {
@@ -106,7 +106,8 @@ class RunReplay final : public StepPlan {
   struct Ran {
     const RecordEvent* event = nullptr;
     StepAttempt label = {};
-    bool is_sent = false;  // to its worker
+    bool is_sent = false;      // to its worker
+    std::size_t answered = 0;  // pulls; of those that are left, nobody is waited for when it has come
     bool has_come = false;
   };
   using Place = std::size_t;  // in `ran_`
