@@ -21,6 +21,10 @@ for name, path in staged.items():
   link = os.path.join(folder, name + '.md')
   os.makedirs(os.path.dirname(link), exist_ok=True)
   os.symlink(os.path.join(pages.ROOT, path), link)
+# Pictures lie beside pages here, and in docs/ seen from README.md.
+for place in ('pictures', 'docs/pictures'):
+  os.makedirs(os.path.dirname(os.path.join(folder, place)), exist_ok=True)
+  os.symlink(os.path.join(pages.ROOT, 'docs/pictures'), os.path.join(folder, place))
 header_pages = reference.write_pages(xml, os.path.join(folder, 'api'))
 with open(os.path.join(pages.ROOT, pages.CONTENTS)) as file:
   contents = pages.contents_of(file.read(), pages.CONTENTS, staged)

@@ -1,9 +1,11 @@
 // The shortest whole program: trains a network with validation and early stopping, and goes on where it was stopped.
-// It reads digits that the library draws, or, given the folder of MNIST's files, those.
+// It reads digits that the library draws, or, given the folder of MNIST's files, those. A second argument is the folder
+// in which the run stays, with its report; without it that is a folder of its own, which goes at the end.
 #include <torch/torch.h>
 
 #include <filesystem>
 #include <iostream>
+#include <string>
 
 #include "lockstep/lockstep.h"
 
@@ -16,13 +18,15 @@ torch::nn::Sequential make_network(bool is_for_mnist) {
 }
 
 int main(int argc, char** argv) {
-  const auto folder = std::filesystem::temp_directory_path() / "lockstep-fit";
-  std::filesystem::remove_all(folder);  // as if it had never run; without this line it would go on where it was
+  const bool is_for_mnist = argc > 1 && argv[1] != std::string("digits");
+  const auto folder =
+      argc > 2 ? std::filesystem::path(argv[2]) : std::filesystem::temp_directory_path() / "lockstep-fit";
+  if (argc < 3) std::filesystem::remove_all(folder);  // as if it had never run; otherwise it goes on where it was
 
   lockstep::MirroredStrategy strategy({.devices = {"cpu:0", "cpu:1"}, .replicas = 4, .seed = 7});
-  auto model = strategy.make_module([&] { return make_network(argc > 1); }, {.buffers = lockstep::Buffers::kMean});
+  auto model = strategy.make_module([&] { return make_network(is_for_mnist); }, {.buffers = lockstep::Buffers::kMean});
   auto optimizer = strategy.make_optimizer(model, torch::optim::AdamWOptions(1e-3));
-  const auto digits = argc > 1 ? lockstep::data::idx(argv[1]) : lockstep::data::digits();
+  const auto digits = is_for_mnist ? lockstep::data::idx(argv[1]) : lockstep::data::digits();
   auto train = strategy.distribute(digits.train, {.global_batch = 100, .shuffle = true});
   auto validate = strategy.distribute(digits.evaluate, {.global_batch = 500});
 
@@ -37,6 +41,7 @@ int main(int argc, char** argv) {
       {.epochs = 20,
        .validation = validate,
        .callbacks = {lockstep::callbacks::early_stopping({.monitor = "val_loss", .patience = 2, .restore_best = true}),
+                     lockstep::callbacks::html_report({.file = folder / "report.html", .title = "fit"}),
                      lockstep::callbacks::checkpoints({.directory = folder / "checkpoints"})}});
 
   const auto best = trainer.evaluate(validate);
@@ -45,8 +50,8 @@ int main(int argc, char** argv) {
   for (const auto& [epoch, loss] : history.of("val_loss")) is_best = is_best && best.at("loss") <= loss;
   std::cout << (is_best ? "the model has its best weights\n" : "the model does not have its best weights\n")
             << "outputs: " << outputs.sizes() << "\n";
-  if (argc > 1) {
+  if (is_for_mnist) {
     std::cout << "accuracy " << best.at("accuracy") << " after " << history.epochs().size() << " epochs\n";
   }
-  std::filesystem::remove_all(folder);
+  if (argc < 3) std::filesystem::remove_all(folder);
 }
