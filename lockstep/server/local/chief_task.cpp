@@ -107,11 +107,11 @@ void ChiefTask::stop(LogLevel level, const std::string& why) {
 }
 
 template <class Fn>
-void ChiefTask::wait(std::unique_lock<std::mutex>& lock, const Fn& is_so) {
+void ChiefTask::wait(std::unique_lock<std::mutex>& lock, const Fn& is_so, WaitsFor what) {
   if (!replay_) return decided_.wait(lock, is_so);
   constexpr auto kPatience = std::chrono::seconds(30);
   while (!failure_ && !is_so()) {
-    require_program_goes_on(false);
+    if (what == WaitsFor::kDecision) require_program_goes_on(false);
     if (failure_ || decided_.wait_for(lock, kPatience) == std::cv_status::no_timeout) continue;
     if (!is_so()) require_program_goes_on(true);
   }
@@ -500,7 +500,9 @@ Position ChiefTask::begin_read() {
   std::unique_lock<std::mutex> lock(mutex_);
   const std::optional<Position> state = replay_ ? replay_->read_here() : std::nullopt;
   if (!state) return replay_ && !failure_ ? 0 : machine_.position();
-  wait(lock, [&] { return failure_ || replay_->has_sent(*state); });
+  // What makes this state is decided, or else the program departs; but workers may have to pull the state before it.
+  wait(
+      lock, [&] { return failure_ || replay_->has_sent(*state); }, WaitsFor::kServer);
   return replay_->position_of(*state).value_or(0);
 }
 

@@ -158,9 +158,11 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   /// In a replay: does all that is next and has come.
   void follow();
   void stop(LogLevel level, const std::string& why);
-  /// Waits for `is_so`. In a replay, fails where the program has to do something else first.
+  enum class WaitsFor : uint8_t { kDecision, kServer };
+  /// Waits for `is_so`. In a replay, fails where the program has to do something else first: where it waits for a
+  /// decision, at once, and otherwise after a while.
   template <class Fn>
-  void wait(std::unique_lock<std::mutex>& lock, const Fn& is_so);
+  void wait(std::unique_lock<std::mutex>& lock, const Fn& is_so, WaitsFor what = WaitsFor::kDecision);
   void require_program_goes_on(bool has_waited_long);
   void keep_ready_result(int64_t number);
   void close(const StepClosed& closed);
