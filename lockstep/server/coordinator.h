@@ -173,6 +173,7 @@ class Coordinator {
   /// its part goes to another one.
   template <class Fn>
   auto evaluate(const DistributedDataset& data, const Step<Fn>& step) {
+    internal::require_step_of(*chief_, step.owner(), step.name());
     return evaluate_by(data, step.kind(), *step.function());
   }
 

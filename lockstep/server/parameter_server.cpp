@@ -341,10 +341,6 @@ void ParameterServerStrategy::coordinate_threads(internal::ChiefOptions chief,
 
 int ParameterServerStrategy::coordinate_processes(internal::ChiefOptions chief,
                                                   internal::FunctionRef<void(Coordinator&)> fn) {
-  if (!internal::switch_text("LOCKSTEP_REPLAY").empty()) {
-    throw UsageError("LS-OPTION", "LOCKSTEP_REPLAY is set, and a run whose tasks are processes cannot be a replay yet",
-                     "unset it, or start the program without a cluster: then its tasks are threads");
-  }
   chief.servers = static_cast<int32_t>(options_.servers);
   chief.squares = options_.staleness == 0 && options_.servers > 1;
   const internal::RemoteSetup setup = remote_setup(chief);

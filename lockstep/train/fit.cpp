@@ -72,6 +72,7 @@ History Fit::run() {
     }
     call(Hook::kFitBegin, {});
     if (status.is_resumed) call(Hook::kFitResume, {});
+    clock_.asked(place_.step, status.seconds, 0);  // the same on all workers
     begin_data();
     state_.runner->run([&] {
       check_validation();

@@ -10,6 +10,7 @@
 
 #include "lockstep/core/error.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/server/remote/batch_bytes.h"
 #include "lockstep/strategy/state_items.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/variable/variable_state.h"
@@ -181,6 +182,7 @@ void evaluate_on_workers(CoordinatedRun& run, std::optional<uint32_t> kind,
         Given one{*batch, {}};
         int64_t r = 0;
         for (const Batch& part : *batch) {
+          if (run.has_processes()) require_sendable(part);
           StepRequest request;
           request.kind = kind.value_or(0);
           request.arguments = std::make_shared<EvaluationPart>(EvaluationPart{

@@ -39,8 +39,9 @@ at::Tensor with_first_axis(const at::Tensor& sparse, const at::Tensor& kept, con
 std::vector<VariablePart> parts_of(const std::vector<Shard>& shards) {
   std::vector<VariablePart> parts;
   for (const Shard& one : shards) {
-    auto found = std::ranges::find(parts, one.server, &VariablePart::server);
-    if (found == parts.end()) found = parts.insert(found, {.server = static_cast<int32_t>(one.server)});
+    const auto server = static_cast<int32_t>(one.server);
+    auto found = std::ranges::lower_bound(parts, server, {}, &VariablePart::server);
+    if (found == parts.end() || found->server != server) found = parts.insert(found, {.server = server});
     found->shards.push_back(one);
   }
   if (parts.size() == 1) parts.front().shards.clear();

@@ -17,7 +17,7 @@ struct VariablePart {
   bool is_whole() const { return shards.empty(); }
 };
 
-/// By server, each once.
+/// In the order of servers, each once.
 std::vector<VariablePart> parts_of(const std::vector<Shard>& shards);
 
 /// The shape of the part, of a variable of this shape.

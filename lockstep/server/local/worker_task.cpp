@@ -52,6 +52,7 @@ uint64_t digest_of(const StepPush& push) {
 /// As they would be on the way to a server in half the bytes.
 void round_gradients(StepPush& push) {
   const auto round = [](at::Tensor& gradient) {
+    if (gradient.is_sparse()) gradient = gradient.coalesce();  // gradients of one row are added in float32
     if (gradient.scalar_type() == at::kFloat) gradient = gradient.to(at::kBFloat16).to(at::kFloat);
   };
   for (StepPush::Gradient& one : push.gradients) round(one.gradient);
@@ -310,8 +311,7 @@ void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push)
   StrategyAccess::findings(shared_.strategy).add("LS-LOSS-NOT-SCALED", "ctx.push", step.step.step, [&] {
     return fmt::format(
         "step {}: gradients were pushed of a loss that never went through scale_loss; the {} parts of a round are "
-        "added, "
-        "so that they are about {} times too large; write ctx.scale_loss(loss).backward(), or push with "
+        "added, so that they are about {} times too large; write ctx.scale_loss(loss).backward(), or push with "
         "{{.loss_scaled_by_hand = true}} where the loss has its share",
         step.step.step, shared_.workers, shared_.workers);
   });

@@ -30,7 +30,6 @@ class RunRecorder {
   void completes_round() { add(RecordEvent::Kind::kRoundCompleted, {}); }
   /// The program has read values to which so many steps, or rounds, were applied.
   void reads(Position state) { add(RecordEvent::Kind::kRead, {.state = state}); }
-  void flush() { file_->flush(); }
   void end() { file_->end_run(); }
 
  private:

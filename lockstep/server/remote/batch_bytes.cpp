@@ -8,6 +8,11 @@
 
 namespace lockstep::internal::inline server {
 
+void require_sendable(const Batch& batch) {
+  for (const at::Tensor* one : {&batch.input, &batch.target, &batch.ids}) require_sendable(*one);
+  for (const auto& [name, tensor] : batch.more) require_sendable(tensor);
+}
+
 void put(std::string& bytes, const Batch& batch) {
   ByteWriter to(bytes);
   for (const at::Tensor* one : {&batch.input, &batch.target, &batch.ids}) put(bytes, *one);

@@ -8,7 +8,9 @@
 
 namespace lockstep::internal::inline server {
 
-/// The error of require_sendable() for a batch with a tensor that does not travel.
+/// A UsageError (LS-STEP-VALUE) for a batch with a tensor that does not travel.
+void require_sendable(const Batch& batch);
+/// The same error for such a batch.
 void put(std::string& bytes, const Batch& batch);
 /// Throws the PeerError of `from` where the bytes are none. Memory is taken for what has come, and no more.
 Batch get_batch(MessageReader& from);

@@ -229,15 +229,18 @@ void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
 void ChiefProcess::require_known_schedules() {
   const uint64_t writes = setup_.gate->writes();
   if (writes == known_writes_) return;
+  const CallerScope as_task(Caller::kTask);
+  const GateHold hold(setup_.gate, "Optimizer::learning_rate");  // another thread may set a schedule
   if (StrategyAccess::schedule_texts(setup_.strategy) == schedules_) {
     known_writes_ = writes;
     return;
   }
   throw UsageError(
       "LS-MADE-LATE",
-      "the schedule of an optimizer's learning rate was changed inside coordinate(), and the servers, which "
-      "are other processes, do not know it",
-      "call set_schedule on all tasks before coordinate(), or set_learning_rate inside it");
+      "the schedule of an optimizer's learning rate was set, changed or taken away inside coordinate(), and the "
+      "servers, "
+      "which are other processes, follow the one of before",
+      "set schedules on all tasks before coordinate(), and leave them; where there is none, set_learning_rate holds");
 }
 
 void ChiefProcess::send_changes() {

@@ -282,7 +282,8 @@ StepPush::Change RemotePayloads::get_change(MessageReader& from) const {
   from.expect(how <= static_cast<uint8_t>(WorkerValues::Change::kSubtract));
   change.change = static_cast<WorkerValues::Change>(how);
   change.value = get_tensor(from);
-  from.expect(change.value.defined() && change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
+  from.expect(change.value.defined() && !change.value.is_sparse() &&
+              change.value.sizes() == at::IntArrayRef(sizes_here(change.variable)) &&
               change.value.scalar_type() == change.variable.dtype());
   return change;
 }
@@ -297,8 +298,8 @@ Payload RemotePayloads::get_push(std::string_view bytes) const {
     const Variable& one = variable(from);
     push->gradients.push_back({one, get_gradient(from, one.dtype())});
     const at::Tensor& gradient = push->gradients.back().gradient;
-    from.expect(gradient.defined() && gradient.sizes() == at::IntArrayRef(sizes_here(one)) &&
-                gradient.scalar_type() == one.dtype());
+    from.expect(gradient.defined() && (!gradient.is_sparse() || gradient.sparse_dim() > 0));
+    from.expect(gradient.sizes() == at::IntArrayRef(sizes_here(one)) && gradient.scalar_type() == one.dtype());
   }
   for (std::size_t left = from.get_count(sizeof(uint32_t)); left > 0; --left) {
     const Variable& one = variable(from);

@@ -46,8 +46,7 @@ double measured_bfloat16_cost() {
 std::string bfloat16_cost_text() {
   return fmt::format(
       "Precision::kBFloat16: this processor has no instructions for bfloat16; a product of {0} x {0} took {1:.1f} "
-      "times "
-      "as long here as with kFloat32, and a step's products will cost about that",
+      "times as long here as with kFloat32, and a step's products will cost about that",
       kSize, measured_bfloat16_cost());
 }
 

@@ -11,6 +11,7 @@
 
 #include "lockstep/core/counted.h"
 #include "lockstep/linear/factored_tensor.h"
+#include "lockstep/optim/optimizer_state.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline train {
@@ -58,7 +59,9 @@ void RoundedUpdates::remember(const ReplicaContext& ctx) {
   ++looks_;
   seen_in_ = ctx.step();
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    if (!variables_[i].trainable()) continue;
+    const auto& updated = optimizer_.shared_state().variables();
+    const auto is_this = [&](const auto& one) { return one.get() == &variables_[i].state(); };
+    if (!variables_[i].trainable() || std::ranges::none_of(updated, is_this)) continue;
     const at::Tensor value = variables_[i].value(ctx);
     if (value.scalar_type() == at::kDouble || (value.scalar_type() == at::kFloat && looks_ > kLooksAtFloats)) continue;
     const at::Tensor& gradient = value.grad();
