@@ -1,6 +1,9 @@
 // In how many rounds the workers of a fit meet: no more than those of the loop that it stands for, where nobody asks
 // for anything.
 #include <atomic>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "lockstep/comm/thread_workers.h"
 #include "lockstep/train/step/chief_clock.h"
@@ -70,10 +73,11 @@ double calls_in_a_step_of_a_loop(bool adds_up_losses) {
   });
 }
 
-double calls_in_a_step_of_a_fit(const FitOptions& options) {
+/// Each worker has callbacks of its own, as processes have.
+double calls_in_a_step_of_a_fit(const std::function<FitOptions()>& options) {
   return calls_in_a_step([&](const Setting& setting) {
     Trainer trainer(setting.strategy, setting.model, setting.optimizer, {.loss = cross_entropy});
-    trainer.fit(setting.train, options);
+    trainer.fit(setting.train, options());
   });
 }
 
@@ -83,9 +87,13 @@ class RoundsOfAFit : public ScratchFolder {};
 
 TEST_F(RoundsOfAFit, AreThoseOfALoopThatAddsUpItsLosses) {
   const double expected = calls_in_a_step_of_a_loop(true);
-  EXPECT_EQ(calls_in_a_step_of_a_fit({.callbacks = {callbacks::each_step([](Trainer&, const Logs&) {})}}), expected);
-  EXPECT_EQ(calls_in_a_step_of_a_fit({.callbacks = {callbacks::tensor_board({.directory = path("runs")})}}), expected);
-  EXPECT_EQ(calls_in_a_step_of_a_fit({.callbacks = {callbacks::html_report({.file = path("report.html")})}}), expected);
+  const std::vector<std::function<std::shared_ptr<Callback>()>> made{
+      [] { return callbacks::each_step([](Trainer&, const Logs&) {}); },
+      [this] { return callbacks::tensor_board({.directory = path("runs")}); },
+      [this] { return callbacks::html_report({.file = path("report.html")}); }};
+  for (const auto& make : made) {
+    EXPECT_EQ(calls_in_a_step_of_a_fit([&] { return FitOptions{.callbacks = {make()}}; }), expected);
+  }
 }
 
 TEST_F(RoundsOfAFit, AreThoseOfAPlainLoopWhereNobodyLooksAtSteps) {
@@ -93,17 +101,21 @@ TEST_F(RoundsOfAFit, AreThoseOfAPlainLoopWhereNobodyLooksAtSteps) {
   const double with_sum = calls_in_a_step_of_a_loop(true);
   // The losses of 32 steps are added up at once.
   const double expected = bare + (with_sum - bare) / 32;
-  EXPECT_EQ(calls_in_a_step_of_a_fit({}), expected);
-  EXPECT_EQ(calls_in_a_step_of_a_fit({.callbacks = {callbacks::early_stopping({.monitor = "loss"}),
-                                                    callbacks::csv_log({.file = path("log.csv")})}}),
+  EXPECT_EQ(calls_in_a_step_of_a_fit([] { return FitOptions(); }), expected);
+  EXPECT_EQ(calls_in_a_step_of_a_fit([this] {
+              return FitOptions{.callbacks = {callbacks::early_stopping({.monitor = "loss"}),
+                                              callbacks::csv_log({.file = path("log.csv")})}};
+            }),
             expected);
 }
 
 TEST_F(RoundsOfAFit, AreOneMoreInStepsInWhichACallbackAsks) {
   const double expected = calls_in_a_step_of_a_loop(true);
-  const auto asks =
-      callbacks::each_step([](Trainer& trainer, const Logs& logs) { trainer.log("mine", logs.at("loss")); });
-  EXPECT_EQ(calls_in_a_step_of_a_fit({.callbacks = {asks}}), expected + 1);
+  const auto asks = [] {
+    return FitOptions{.callbacks = {callbacks::each_step(
+                          [](Trainer& trainer, const Logs& logs) { trainer.log("mine", logs.at("loss")); })}};
+  };
+  EXPECT_EQ(calls_in_a_step_of_a_fit(asks), expected + 1);
 }
 
 TEST(ChiefClock, IsAskedTwentyTimesASecondAndAtLeastInEachThirtySecondStep) {
