@@ -1,9 +1,7 @@
 // Records that are damaged, contradict themselves, or cannot be written: each ends in an error with a name.
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "lockstep/server/record/run_replay.h"
 #include "tests/server/replayed_run.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +26,7 @@ using internal::RunEvents;
 using internal::StepOutcome;
 using testing::EnvironmentScope;
 using testing::expect_error;
+using testing::FullDisk;
 using testing::losses_of;
 using testing::RecordedProgram;
 using Events = std::vector<RecordEvent>;
@@ -134,35 +134,15 @@ TEST_F(ReplayedDamage, AForeignProgramIsNamed) {
   }
 }
 
-/// While it lives, no file grows.
-class NoFileGrows {
- public:
-  NoFileGrows() : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit none{.rlim_cur = 1, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &none);
-  }
-  ~NoFileGrows() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  NoFileGrows(const NoFileGrows&) = delete;
-  NoFileGrows& operator=(const NoFileGrows&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
 TEST_F(ReplayedDamage, ARecordThatCannotBeWrittenToItsEndFailsTheRun) {
   RecordedProgram program({.record = file(), .workers = 2, .seed = 7});
   const auto train = program.strategy.step("train", program.train);
-  std::optional<NoFileGrows> full;
+  std::optional<FullDisk> full;
   const auto run = [&] {
     program.strategy.coordinate([&](Coordinator& coordinator) {
       for (int k = 0; k < 5; ++k) coordinator.schedule(train);
       coordinator.join();
-      full.emplace();
+      full.emplace(1);
     });
   };
   for (int time = 0; time < 2; ++time) {  // the second one finds it so when it begins

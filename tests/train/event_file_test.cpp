@@ -2,10 +2,8 @@
 #include "lockstep/train/tensor_board/event_file.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -16,6 +14,7 @@
 #include "lockstep/train/tensor_board/histogram.h"
 #include "lockstep/train/tensor_board/png_bytes.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/run_program.h"
 #include "tests/support/scratch_folder.h"
 
@@ -23,6 +22,7 @@ namespace lockstep::internal {
 namespace {
 
 using testing::expect_error;
+using testing::FullDisk;
 using testing::text_of;
 
 constexpr double kStart = 1700000000.0;
@@ -124,31 +124,11 @@ TEST_F(EventFileTest, NamesAFolderThatCannotBe) {
   expect_error<DataError>([&] { EventFile(path("file/run"), 0); }, "LS-FILE", {path("file/run")});
 }
 
-/// The processes' files may not be longer than that.
-class FilesHaveAtMost {
- public:
-  explicit FilesHaveAtMost(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FilesHaveAtMost() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FilesHaveAtMost(const FilesHaveAtMost&) = delete;
-  FilesHaveAtMost& operator=(const FilesHaveAtMost&) = delete;
-
- private:
-  void (*handler_)(int);
-  rlimit before_{};
-};
-
 TEST_F(EventFileTest, WritesNothingMoreOnceARecordIsTorn) {
   EventFile file(path("run"), 0);
   const auto begun = std::filesystem::file_size(file.path());
   {
-    const FilesHaveAtMost limit(begun + 10);
+    const FullDisk limit(begun + 10);
     add_loss(file, 1, 0.5);
     expect_error<DataError>([&] { file.flush(); }, "LS-FILE", {file.path().string()});
   }

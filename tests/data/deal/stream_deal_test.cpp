@@ -10,9 +10,9 @@
 #include <set>
 
 #include "tests/data/dealt_numbers.h"
-#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/programs.h"
 #include "tests/support/workers.h"
 

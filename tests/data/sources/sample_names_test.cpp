@@ -7,10 +7,10 @@
 #include <string>
 
 #include "lockstep/data/stages/stage.h"
-#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/data/tens.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/programs.h"
 
 namespace lockstep {

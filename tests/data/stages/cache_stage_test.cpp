@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "lockstep/core/bytes.h"
-#include "tests/data/full_disk.h"
 #include "tests/data/stages/cache_path.h"
 #include "tests/data/tens.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 
 namespace lockstep {
 namespace {

@@ -15,10 +15,10 @@
 #include "lockstep/core/bytes.h"
 #include "lockstep/data/sources/sources.h"
 #include "lockstep/data/stream.h"
-#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/data/stages/cache_path.h"
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 
 namespace lockstep {
 namespace {

@@ -16,9 +16,9 @@
 #include "lockstep/data/stream.h"
 #include "lockstep/strategy/kinds/mirrored.h"
 #include "lockstep/strategy/kinds/one_device.h"
-#include "tests/data/full_disk.h"
 #include "tests/data/records_in_memory.h"
 #include "tests/data/stages/cache_path.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/workers.h"
 
 namespace lockstep {
