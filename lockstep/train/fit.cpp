@@ -249,7 +249,7 @@ bool Fit::is_save_due_by_steps() {
   state_.runner->bring_together([&] {
     const int64_t step = strategy_.step();
     for (const auto& callback : last_->callbacks()) {
-      is_due = is_due || dynamic_cast<const LastCallback&>(*callback).is_due_at(step);
+      is_due = dynamic_cast<LastCallback&>(*callback).is_due_at(step) || is_due;
     }
   });
   return is_due;

@@ -88,7 +88,10 @@ void Fit::require_equal_options() const {
       options_.epochs.value_or(-1), options_.steps.value_or(-1), options_.validation ? ".validation, " : "",
       options_.validate_every, options_.initial_epoch, options_.validate_every_steps, options_.time.count(),
       options_.log_every, options_.dry_run, options_.check_validation)};
-  for (const auto& callback : options_.callbacks) texts.push_back(fmt::format("'{}'", callback->name()));
+  for (const auto& callback : options_.callbacks) {
+    const auto* const last = dynamic_cast<const LastCallback*>(callback.get());
+    texts.push_back(fmt::format("'{}'{}", callback->name(), last ? last->agreed_options() : ""));
+  }
   Rounds& rounds = StrategyAccess::rounds(strategy_);
   rounds.begin();
   require_equal_texts(rounds, {.call = "Trainer::fit", .step = strategy_.step()}, texts, "Trainer::fit",

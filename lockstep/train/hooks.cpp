@@ -95,7 +95,7 @@ Hooks::Hooks(Strategy& strategy, std::vector<std::shared_ptr<Callback>> callback
 }
 
 void Hooks::note(const std::string& asked) {
-  asked_.push_back(callbacks_.empty() ? asked : fmt::format("'{}' asked {}", names_[running_], asked));
+  asked_.push_back(is_calling_ ? fmt::format("'{}' asked {}", names_[running_], asked) : asked);
 }
 
 std::optional<ChiefSays> Hooks::call(const char* hook, FunctionRef<void(Callback&)> call,
@@ -111,6 +111,7 @@ std::optional<ChiefSays> Hooks::call(const char* hook, FunctionRef<void(Callback
     // The others wait for this worker's callbacks as for any work.
     std::optional<WorkScope> work;
     if (!is_alone_) work.emplace(rounds, WorkerPhase::Kind::kFunction, strategy_.step());
+    is_calling_ = true;
     for (std::size_t i = 0; i < callbacks_.size() && !own; ++i) {
       running_ = i;
       try {
@@ -122,6 +123,7 @@ std::optional<ChiefSays> Hooks::call(const char* hook, FunctionRef<void(Callback
                                           hook, message_of(own)));
       }
     }
+    is_calling_ = false;
   }
   if (own) {
     tell_failure(strategy_, hook, fmt::format("{}{}' threw in {}: {}", kThrew, names_[running_], hook, message_of(own)),

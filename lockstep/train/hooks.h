@@ -73,6 +73,7 @@ class Hooks {
   const std::vector<std::shared_ptr<Callback>> callbacks_;
   std::vector<std::string> names_;
   std::vector<std::string> asked_;  // since the last round
+  bool is_calling_ = false;         // callbacks, and not the training step, which may ask too
   std::size_t running_ = 0;         // the callback that is being called, or was called last
   bool threw_ = false;              // whether that one has thrown
 };

@@ -359,6 +359,10 @@ TEST(SaveSchedule, TakesAHundredthOfTheTime) {
   EXPECT_TRUE(by_steps.is_due_at(3));
   by_steps.saved(3, 0, at(1000));
   EXPECT_FALSE(by_steps.is_due_at(3));
+  EXPECT_FALSE(by_steps.is_due_at(5));
+  EXPECT_TRUE(by_steps.is_due_at(7)) << "the steps of parameter servers go on by several";
+  EXPECT_FALSE(by_steps.is_due_at(8));
+  EXPECT_FALSE(SaveSchedule(3, 0, begin).is_due_at(7)) << "where a fit goes on from a checkpoint";
   SaveSchedule by_seconds(0, 5, begin);
   EXPECT_FALSE(by_seconds.is_due_by_clock(1, 0, at(4)));
   EXPECT_TRUE(by_seconds.is_due_by_clock(1, 0, at(6)));

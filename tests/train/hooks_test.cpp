@@ -223,6 +223,12 @@ TEST(Hooks, RefuseWhatWorkersDoNotAskAlike) {
         },
         "LS-CALLBACK-DIFFERS", {"rates 0.1", "rates 0.2"});
     setting.optimizer.set_learning_rate(0.1);
+    expect_error<UsageError>(
+        [&] {
+          trainer.fit(setting.train, {.callbacks = {callbacks::checkpoints(
+                                          {.directory = "/nowhere", .every_steps = strategy.is_chief() ? 2 : 3})}});
+        },
+        "LS-WORKER-ORDER", {".every_steps = 2", ".every_steps = 3"});
     // One asks alone, and the other is in the next step.
     expect_error<UsageError>(
         [&] {

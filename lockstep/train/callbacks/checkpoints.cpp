@@ -85,7 +85,8 @@ class Checkpoints final : public internal::LastCallback {
     schedule_.emplace(options_.every_steps, options_.every_seconds, SaveSchedule::Clock::now());
   }
 
-  bool is_due_at(int64_t step) const override { return schedule_->is_due_at(step); }
+  std::string agreed_options() const override { return fmt::format(" with .every_steps = {}", options_.every_steps); }
+  bool is_due_at(int64_t step) override { return schedule_->is_due_at(step); }
   bool is_due_by_clock(const Trainer& trainer) override {
     return schedule_->is_due_by_clock(trainer.strategy().step(), manager_->last_save_seconds(),
                                       SaveSchedule::Clock::now());

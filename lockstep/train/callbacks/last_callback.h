@@ -15,10 +15,12 @@ class LastCallback : public Callback {
   bool writes_files() const override { return true; }
   bool uses_step_logs() const override { return false; }
   /// Whether a save is due after this step of the run, by the number of steps alone: all workers know that.
-  virtual bool is_due_at(int64_t /*step*/) const { return false; }
+  virtual bool is_due_at(int64_t /*step*/) { return false; }
   /// Whether one is due by the clock. Asked on the chief now and then, after steps, and before each on_epoch_end; the
   /// answer of one callback is that of all.
   virtual bool is_due_by_clock(const Trainer& /*trainer*/) { return false; }
+  /// The options by which is_due_at() goes, which have to be equal on all workers.
+  virtual std::string agreed_options() const { return {}; }
   /// Whether what it saves has the state of the other ones of this kind, so that it comes behind them.
   virtual bool comes_behind() const { return false; }
 };

@@ -18,6 +18,13 @@ SaveSchedule::SaveSchedule(int64_t every_steps, double every_seconds, Clock::tim
       last_save_(now),
       interval_(every_seconds > 0 ? every_seconds : kShortest) {}
 
+bool SaveSchedule::is_due_at(int64_t step) {
+  if (every_steps_ == 0) return false;
+  const int64_t before = seen_step_ < 0 ? step - 1 : std::min(seen_step_, step - 1);
+  seen_step_ = step;
+  return step / every_steps_ > before / every_steps_ && step != saved_step_;
+}
+
 bool SaveSchedule::is_due_by_clock(int64_t step, double last_save_seconds, Clock::time_point now) {
   if (step == saved_step_) return false;
   if (every_steps_ > 0 && every_seconds_ == 0) return false;

@@ -13,8 +13,9 @@ class SaveSchedule {
   /// 0 for what does not decide; `now` is the present time.
   SaveSchedule(int64_t every_steps, double every_seconds, Clock::time_point now);
 
-  /// Whether to save after `step`, by the steps alone. All workers give the same.
-  bool is_due_at(int64_t step) const { return every_steps_ > 0 && step % every_steps_ == 0 && step != saved_step_; }
+  /// Whether to save after `step`, by the steps alone: a multiple of `every_steps` was reached since the last call. The
+  /// steps of parameter servers may go on by several from one call to the next. All workers give the same.
+  bool is_due_at(int64_t step);
   /// Whether to save after `step`, by the time. `last_save_seconds` is what the last save has cost, or 0 while that is
   /// not known.
   bool is_due_by_clock(int64_t step, double last_save_seconds, Clock::time_point now);
@@ -26,6 +27,7 @@ class SaveSchedule {
   const double every_seconds_;
   Clock::time_point last_save_;
   int64_t saved_step_ = -1;
+  int64_t seen_step_ = -1;      // of the last call of is_due_at()
   double seconds_before_ = -1;  // what the save before the last one has cost, while the last one's cost is not known
   double interval_;             // seconds from save to save
 };
