@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "tests/support/errors.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/scratch_folder.h"
 
 namespace lockstep::internal {
 namespace {
 
 using lockstep::testing::expect_error;
+using lockstep::testing::FullDisk;
 using Kind = RecordEvent::Kind;
 
 class RunRecordFile : public lockstep::testing::ScratchFolder {
@@ -109,9 +111,10 @@ TEST_F(RunRecordFile, EachChangedByteIsFound) {
   }
 }
 
-TEST_F(RunRecordFile, ReplacesAFileAndNoOtherThing) {
-  write("r", std::string(1000, 'x'));
+TEST_F(RunRecordFile, ReplacesARecordAndNoOtherThing) {
+  RecordFile(path("r")).begin_run(std::string(1000, 'x'));
   RecordFile(path("r")).begin_run("{}");
+  EXPECT_EQ(read_record(path("r")).runs.at(0).program, "{}");
   EXPECT_LT(std::filesystem::file_size(path("r")), 100U);
   expect_error<DataError>([] { RecordFile("/dev/null"); }, "LS-FILE", {"'/dev/null'"});
   expect_error<DataError>([&] { RecordFile(path("no/r")); }, "LS-FILE", {quoted("no/r")});
@@ -161,10 +164,21 @@ TEST_F(RunRecordFile, IsWrittenByOneAtATime) {
   RecordFile second(path("r"));
 }
 
-TEST_F(RunRecordFile, AFullDiskIsAnError) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP();
-  // A record is a plain file; the same call fails on a device that is always full.
-  expect_error<DataError>([] { RecordFile("/dev/full"); }, "LS-FILE", {"'/dev/full'"});
+TEST_F(RunRecordFile, AFullDiskIsAnErrorAndStaysOne) {
+  RecordFile record(path("r"));
+  {
+    const FullDisk full(40);
+    expect_error<DataError>([&] { record.begin_run(std::string(100, 'x')); }, "LS-FILE", {quoted("r")});
+  }
+  expect_error<DataError>([&] { record.begin_run("{}"); }, "LS-FILE", {quoted("r")});
+}
+
+TEST_F(RunRecordFile, WhatIsNoRecordIsNotReplaced) {
+  for (const char* text : {"x", "a, b, c\n1, 2, 3\n4, 5, 6\n"}) {
+    std::ofstream(path("data.csv")) << text;
+    expect_error<DataError>([&] { RecordFile one(path("data.csv")); }, "LS-FILE", {quoted("data.csv"), "stays"});
+    EXPECT_EQ(text_of(path("data.csv")), text);
+  }
 }
 
 }  // namespace

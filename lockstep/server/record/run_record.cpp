@@ -22,6 +22,7 @@
 
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
+#include "lockstep/core/log.h"
 
 namespace lockstep::internal::inline server {
 
@@ -282,13 +283,25 @@ ReplayRecord read_record(const std::filesystem::path& file) {
 }
 
 RecordFile::RecordFile(const std::filesystem::path& file)
-    : path_(file), file_(opened(file, O_CREAT | O_WRONLY, refuse_to_write)) {
+    : path_(file), file_(opened(file, O_CREAT | O_RDWR, refuse_to_write)) {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0 || !is_plain(status)) refuse_to_write(path_, "it is no plain file");
   // Two runs that write one file would leave none of their records. Where there are no locks, nobody can tell.
   if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     refuse_to_write(path_, "another run is writing it");
-  if (::ftruncate(file_.get(), 0) != 0) refuse_to_write(path_, std::strerror(errno));
+  // A mistyped name must not cost the program's data.
+  std::string before;
+  if (status.st_size > 0) read_to(kMagic.size() + sizeof(kVersion), file_, path_, before);
+  if (status.st_size > 0 && !version_of(before))
+    refuse_to_write(path_, "it has something else than a record, which stays");
+  if (status.st_size > 0) {
+    log(LogLevel::kWarning,
+        fmt::format("the record '{}' of an earlier run is replaced; copy such a file before the next "
+                    "start to replay it",
+                    path_.string()));
+  }
+  if (::lseek(file_.get(), 0, SEEK_SET) != 0 || ::ftruncate(file_.get(), 0) != 0)
+    refuse_to_write(path_, std::strerror(errno));
   std::string begin(kMagic);
   ByteWriter(begin).put(kVersion);
   write(begin);
