@@ -42,7 +42,7 @@ struct ReplayFlags {
   bool json = false;
 };
 
-/// What happened, as one word.
+/// What happened, in a few words.
 std::string outcome_of(const Event& event) {
   switch (event.kind) {
     case Event::Kind::kCancelled: return "cancel()";
@@ -52,6 +52,7 @@ std::string outcome_of(const Event& event) {
     case Event::Kind::kRead: return "read";
     case Event::Kind::kRan: break;
   }
+  if (event.is_late) return "late";  // another worker had been given the step meanwhile
   switch (event.outcome) {
     case internal::StepOutcome::kDone: return event.pushed ? "pushed" : "returned";
     case internal::StepOutcome::kFailed: return "failed";
@@ -62,7 +63,7 @@ std::string outcome_of(const Event& event) {
   return "withdrawn";
 }
 
-/// One line of the list: of a step also which states it saw, and how many steps that were applied before it did not.
+/// One line of the list. For a step also the states that it saw, and how many applied steps it missed.
 Json line_of(const Event& event, const std::vector<std::string>& names, internal::Position applied) {
   Json line;
   line["what"] = outcome_of(event);
@@ -100,7 +101,7 @@ Shown shown(const internal::RunEvents& run) {
   internal::Position applied = 0;
   for (const Event& event : run.events) {
     all.lines.push_back(line_of(event, names, in_step ? 0 : applied));
-    if (event.kind != Event::Kind::kRan) continue;
+    if (event.kind != Event::Kind::kRan || event.is_late) continue;
     if (event.outcome == internal::StepOutcome::kDone) ++steps;
     if (event.outcome == internal::StepOutcome::kDone && event.pushed) ++applied;
   }

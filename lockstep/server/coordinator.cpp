@@ -12,7 +12,6 @@
 #include "lockstep/server/local/chief_task.h"
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/local/evaluation.h"
-#include "lockstep/server/remote/tensor_bytes.h"
 
 namespace lockstep {
 
@@ -27,9 +26,10 @@ Payload wait_for_result(const std::shared_ptr<ScheduledStep>& step) {
 Payload result_at_hand(const ScheduledStep& step) { return step.result; }
 
 uint64_t bytes_of_argument(const at::Tensor& tensor) {
-  require_sendable(tensor);
   if (!tensor.defined()) return 0;
-  return tensor.is_sparse() ? tensor._indices().nbytes() + tensor._values().nbytes() : tensor.nbytes();
+  if (tensor.layout() == at::kStrided) return tensor.nbytes();
+  if (tensor.is_sparse()) return tensor._indices().nbytes() + tensor._values().nbytes();
+  return static_cast<uint64_t>(tensor.numel()) * tensor.element_size();
 }
 
 void throw_empty_remote_value() {

@@ -47,7 +47,7 @@ class ChiefTask;
 class CoordinatedRun;
 class TrainedSteps;
 
-/// The memory that an argument of schedule() takes. A UsageError (LS-STEP-VALUE) for one that no step can be given.
+/// The memory that an argument of schedule() takes; of layouts other than strided and COO at most that.
 uint64_t bytes_of_argument(const at::Tensor& tensor);
 
 /// What a step is given for an argument of schedule().

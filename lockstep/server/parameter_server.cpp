@@ -150,7 +150,14 @@ bool ParameterServerStrategy::has_processes() const {
 int64_t ParameterServerStrategy::parts() const { return options_.staleness == 0 ? options_.workers : 1; }
 
 ParameterServerStrategy::~ParameterServerStrategy() {
-  if (!state_->replayed || state_->has_stopped || std::uncaught_exceptions() > 0) return;
+  if (state_->has_stopped || std::uncaught_exceptions() > 0) return;
+  if (!state_->replayed) {
+    if (!internal::switch_text("LOCKSTEP_REPLAY").empty() && !has_processes()) {
+      internal::log(LogLevel::kWarning,
+                    "replay: the program has not called coordinate() of this strategy, and nothing was repeated");
+    }
+    return;
+  }
   const std::size_t recorded = state_->replayed->runs.size();
   if (state_->next_replayed == recorded) return;
   internal::log(LogLevel::kWarning,
@@ -428,7 +435,8 @@ std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
     if (state_->replayed->torn.empty()) {
       throw DivergenceError(
           "LS-REPLAY-DEPARTS",
-          fmt::format("the program calls coordinate() more than {} times, as it did in the recorded run", runs.size()),
+          fmt::format("the program begins run {}, by coordinate() or by a restore inside of it, and its record has {}",
+                      runs.size() + 1, runs.size()),
           "give the program of the recorded run");
     }
     state_->has_stopped = true;

@@ -171,10 +171,10 @@ class ParameterServerStrategy final : public Strategy,
   /// returns the exit code of the program, 0. Throws what `fn` throws, and the first error that nobody has got; then
   /// all other steps are closed. One call at a time.
   ///
-  /// A task that is another process serves until the chief's call has ended, and returns 0, or 1 where that has thrown.
-  /// All tasks call it equally often, after they have made the same variables, tables, optimizers and steps in the same
-  /// order: a task that differs gets a ClusterError (LS-CLUSTER-DIFFERS). A PeerError names a task that was lost: the
-  /// chief for workers and servers, and a server for all.
+  /// A task that is another process serves until the chief's call has ended, and returns 0, or 75 where that has
+  /// thrown. All tasks call it equally often, after they have made the same variables, tables, optimizers and steps in
+  /// the same order: a task that differs gets a ClusterError (LS-CLUSTER-DIFFERS). A PeerError names a task that was
+  /// lost: the chief for workers and servers, and a server for all.
   template <class Fn>
   int coordinate(Fn&& fn) {
     return coordinate_with([&](Coordinator& coordinator) { fn(coordinator); });

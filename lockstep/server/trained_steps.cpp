@@ -56,9 +56,8 @@ class WorkerPart final : public PartContext {
 };
 
 uint64_t bytes_of(const Batch& batch) {
-  const auto bytes = [](const at::Tensor& one) -> uint64_t { return one.defined() ? one.nbytes() : 0; };
-  uint64_t all = bytes(batch.input) + bytes(batch.target) + bytes(batch.ids);
-  for (const auto& [name, tensor] : batch.more) all += bytes(tensor);
+  uint64_t all = bytes_of_argument(batch.input) + bytes_of_argument(batch.target) + bytes_of_argument(batch.ids);
+  for (const auto& [name, tensor] : batch.more) all += bytes_of_argument(tensor);
   return all;
 }
 
@@ -120,6 +119,7 @@ class TrainedSteps::Runner final : public StepRunner {
       }
       StepCall call;
       call.call = [mine = std::move(mine), r, fn](WorkerContext& context) -> Payload {
+        for (const Batch& one : mine) context.note_batch(one);
         WorkerPart here(context, r);
         return std::make_shared<PartCounts>(fn(here, mine));
       };

@@ -91,7 +91,7 @@ void WorkerContext::take_own_stream() const {
   step_.took_stream = true;
 }
 
-void WorkerContext::took_of_own_stream(const Batch& batch) const {
+void WorkerContext::note_batch(const Batch& batch) const {
   if (task_.shared().digests) step_.data = internal::digest_with(step_.data, batch);
 }
 

@@ -45,7 +45,7 @@ class WorkerContext final : public internal::WorkerValues {
   /// For the library's own use.
   Batch batch_of(const DistributedDataset& data) const;
   void take_own_stream() const;
-  void took_of_own_stream(const Batch& batch) const;
+  void note_batch(const Batch& batch) const;
   /// [ids, dim], of the table's dtype.
   at::Tensor rows_of(const std::shared_ptr<internal::TableState>& table, const at::Tensor& ids);
   internal::WorkerTask& task() const { return task_; }

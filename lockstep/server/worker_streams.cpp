@@ -26,7 +26,7 @@ Batch WorkerStreams::next(WorkerContext& context) const {
   }
   task.shared().places.took(number_, task.index(), context.step(), reader.position());
   batch.global_size = batch.size() - batch.padding;
-  context.took_of_own_stream(batch);
+  context.note_batch(batch);
   return batch;
 }
 

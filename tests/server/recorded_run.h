@@ -1,4 +1,4 @@
-// A program whose asynchronous run comes out otherwise each time.
+// A program whose asynchronous result differs from run to run.
 #pragma once
 
 #include <torch/nn/functional/loss.h>

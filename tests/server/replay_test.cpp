@@ -33,6 +33,17 @@ std::string text_of_file(const std::string& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+/// Adds the results of steps; of those that were closed zero.
+void add_results(const std::vector<RemoteValue<Tensor>>& values, State& seen) {
+  for (const RemoteValue<Tensor>& one : values) {
+    try {
+      seen.push_back(one.get());
+    } catch (const CancelledError&) {
+      seen.push_back(torch::zeros({}));
+    }
+  }
+}
+
 TEST_F(Replay, GivesTheBitsOfAnAsynchronousRun) {
   for (const int64_t workers : {2, 3, 5}) {
     expect_same({.workers = workers, .seed = 7}, [](RecordedProgram& program) { return losses_of(program, 80); });
@@ -88,13 +99,7 @@ TEST_F(Replay, RepeatsAnErrorAndTheStepsAfterIt) {
             seen.push_back(torch::tensor(std::stoi(thrown.messages().front().substr(10))));
             seen.push_back(torch::tensor(static_cast<int64_t>(values.size())));
           }
-          for (const RemoteValue<Tensor>& one : values) {
-            try {
-              seen.push_back(one.get());
-            } catch (const CancelledError&) {
-              seen.push_back(torch::zeros({}));
-            }
-          }
+          add_results(values, seen);
         }
       });
       return seen;
@@ -112,13 +117,7 @@ TEST_F(Replay, RepeatsStepsThatWereCancelled) {
         for (int k = 0; k < 15; ++k) values.push_back(coordinator.schedule(train));
         testing::dawdle();
         coordinator.cancel();
-        for (const RemoteValue<Tensor>& one : values) {
-          try {
-            seen.push_back(one.get());
-          } catch (const CancelledError&) {
-            seen.push_back(torch::zeros({}));
-          }
-        }
+        add_results(values, seen);
       }
     });
     return seen;

@@ -214,6 +214,17 @@ TEST_F(ReplayedPrograms, FitByATrainer) {
   }
 }
 
+TEST_F(ReplayedPrograms, FitOnOtherDataIsNamed) {
+  const auto run = [&](bool shuffles) {
+    RecordedProgram program({.record = file(), .seed = 7});
+    program.data = program.strategy.distribute(testing::some_samples(60), {.global_batch = 4, .shuffle = shuffles});
+    fitted(program);
+  };
+  run(true);
+  const EnvironmentScope replay("LOCKSTEP_REPLAY", file().c_str());
+  testing::expect_error<DivergenceError>([&] { run(false); }, "LS-REPLAY-DEPARTS", {"Trainer", "has taken other data"});
+}
+
 TEST_F(ReplayedPrograms, StopInTheFitOfATrainer) {
   const auto run = [&] {
     RecordedProgram program({.record = file(), .workers = 3, .seed = 7});

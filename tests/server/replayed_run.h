@@ -1,4 +1,4 @@
-// What tests of replays share.
+// Runs a program, records it and replays it, for tests.
 #pragma once
 
 #include <gtest/gtest.h>

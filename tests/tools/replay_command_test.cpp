@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lockstep/server/record/run_record.h"
 #include "tests/support/run_program.h"
 #include "tests/support/scratch_folder.h"
 
@@ -42,6 +43,24 @@ TEST_F(ReplayCommand, RepeatsARunBitForBit) {
     }
     EXPECT_EQ(lockstep::testing::text_of(path("run.rec")), before) << "a replay does not write the record";
   }
+}
+
+TEST_F(ReplayCommand, CountsAStepOnceThatTwoWorkersHaveRun) {
+  using Event = lockstep::internal::RecordEvent;
+  {
+    lockstep::internal::RecordFile record(path("late.rec"));
+    record.begin_run(R"({"steps": ["train"], "staleness": null, "workers": 2})");
+    record.add(Event{.step = 0, .worker = 1, .pushed = true, .states = {0}});
+    record.add(Event{.step = 0, .worker = 0, .pushed = true, .is_late = true, .states = {0}});
+    record.add(Event{.step = 1, .worker = 0, .pushed = true, .states = {1}});
+    record.end_run();
+  }
+  const Result listed = run("replay " + path("late.rec") + " --list --json");
+  ASSERT_EQ(listed.code, 0) << listed.output;
+  const auto shown = nlohmann::json::parse(listed.output).at("runs").at(0);
+  EXPECT_EQ(shown.at("steps_done"), 2);
+  EXPECT_EQ(shown.at("list").at(1).at("what"), "late");
+  EXPECT_EQ(shown.at("list").at(2).at("missed"), 0);
 }
 
 TEST_F(ReplayCommand, StopsAtAStepAndRepeatsThat) {

@@ -1,4 +1,4 @@
-// From a checkpoint in memory to the run. A plan is made first, which compares everything. Then what may fail is
+// Carries out the restore of a checkpoint. A plan is made first, which compares everything. Then what may fail is
 // carried out, and taken back where some of it does. Variables with one value come last: nothing can fail then, so
 // their old values need not be kept. Only where the program has load functions of its own, these come last, and the old
 // values are kept.

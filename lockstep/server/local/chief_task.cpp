@@ -12,21 +12,9 @@
 #include "lockstep/core/ids.h"
 #include "lockstep/core/log.h"
 #include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/step_errors.h"
 
 namespace lockstep::internal::inline server {
-
-namespace {
-
-/// An error of a step's function, as the program gets it: a ReplicaError that is nested on the function's own.
-std::exception_ptr error_of(int64_t step, int32_t worker, const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (...) {
-    return std::make_exception_ptr(ReplicaError(step, {{ReplicaId(worker), message_of(error), error}}));
-  }
-}
-
-}  // namespace
 
 ChiefTask::ChiefTask(const ChiefOptions& options, const ChiefCut& begin, std::shared_ptr<const StrategyGate> gate,
                      TaskMail mail, uint64_t epoch)
@@ -165,7 +153,7 @@ void ChiefTask::act(ChiefOutput& out) {
     }
   }
   if (has_ended_) return;
-  if (recorder_) note(out);
+  if (recorder_) guard([&] { recorder_->take(out); });
   for (const ToWorker& one : out.to_workers) replay_ ? replay_->carry(one) : mail_.to_worker(one);
   for (const ToServer& one : out.to_servers) replay_ ? replay_->carry(one) : mail_.to_server(one);
   if (!out.events.empty()) decided_.notify_all();
@@ -182,48 +170,9 @@ void ChiefTask::act(ChiefOutput& out) {
   }
 }
 
-void ChiefTask::note(const ChiefOutput& out) {
-  guard([&] {
-    for (const ToWorker& one : out.to_workers) {
-      if (const auto* give = std::get_if<GiveStep>(&one.message)) recorder_->gives(*give);
-    }
-    for (const ToServer& one : out.to_servers) {
-      if (const auto* entries = std::get_if<LogEntries>(&one.message); entries && one.server == 0)
-        recorder_->sends(*entries);
-    }
-    for (const ChiefEvent& event : out.events) {
-      const auto* closed = std::get_if<StepClosed>(&event);
-      if (closed && closed->why == ClosedBecause::kLostTooOften) recorder_->gives_up(closed->step);
-    }
-  });
-}
-
 void ChiefTask::close(const StepClosed& closed) {
   const auto found = open_.extract(closed.step);
-  const int32_t worker = closed.workers.empty() ? 0 : closed.workers.back();
-  std::exception_ptr error;
-  switch (closed.why) {
-    case ClosedBecause::kFailed: error = error_of(closed.step, worker, as<StepFailure>(closed.error).error); break;
-    case ClosedBecause::kLostTooOften:
-      error = std::make_exception_ptr(
-          PeerError("LS-PEER",
-                    fmt::format("step {} was given to {} {} in turn, and each was lost or took too long", closed.step,
-                                closed.workers.size() == 1 ? "worker" : "workers", fmt::join(closed.workers, ", ")),
-                    "look at the logs of these workers, and at timeouts.step"));
-      break;
-    case ClosedBecause::kCancelled:
-      error = std::make_exception_ptr(CancelledError(
-          "LS-CANCELLED",
-          fmt::format("step {} was closed before it counted, by cancel() or by another step's error", closed.step),
-          "schedule it again: the numbers of closed steps are not used again"));
-      break;
-    case ClosedBecause::kStreamEnded:
-      error = std::make_exception_ptr(
-          EndOfStream("LS-END-OF-STREAM",
-                      fmt::format("step {} found no more data: the streams of all workers have ended", closed.step),
-                      "schedule as many steps as there are batches, or let the streams repeat()"));
-      break;
-  }
+  const std::exception_ptr error = error_of(closed);
   if (replay_) replay_->decided(closed.step);
   const bool is_first = closed.why == ClosedBecause::kFailed || closed.why == ClosedBecause::kLostTooOften;
   if (is_first && !first_error_) first_error_ = error;
@@ -403,11 +352,6 @@ void ChiefTask::wait_while_held_back() {
   decided_.wait(lock, [&] { return failure_ || !is_held_back(); });
 }
 
-void ChiefTask::worker_joined(int32_t worker) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  work([&](ChiefOutput& out) { machine_.worker_joined(worker, out); });
-}
-
 /// Before steps are given that take the result of this part of a round.
 void ChiefTask::keep_ready_result(int64_t number) {
   const Payload* const result = machine_.ready_result(number);
@@ -434,7 +378,7 @@ void ChiefTask::receive(const ChiefMessage& message) {
   if (std::holds_alternative<ServerRead>(message)) decided_.notify_all();  // somebody may wait for servers
 }
 
-void ChiefTask::worker_joined(int32_t worker, const std::function<void(uint32_t incarnation)>& welcome) {
+void ChiefTask::worker_joined(int32_t worker, FunctionRef<void(uint32_t incarnation)> welcome) {
   const std::lock_guard<std::mutex> lock(mutex_);
   work([&](ChiefOutput& out) { welcome(machine_.worker_joined(worker, out)); });
 }

@@ -1,4 +1,4 @@
-// The chief of a run: what the program's calls and the tasks' messages do to the ChiefMachine.
+// The chief of a run: what the program's calls and the tasks' messages do to the ChiefMachine, to a record or by one.
 #pragma once
 
 #include <condition_variable>
@@ -121,9 +121,9 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   // The tasks' messages.
 
   void receive(const ChiefMessage& message);
-  void worker_joined(int32_t worker);
-  /// The same, and calls `welcome` with the worker's incarnation before anything is sent to it.
-  void worker_joined(int32_t worker, const std::function<void(uint32_t incarnation)>& welcome);
+  /// Calls `welcome` with the worker's incarnation before anything is sent to it.
+  void worker_joined(
+      int32_t worker, FunctionRef<void(uint32_t incarnation)> welcome = [](uint32_t) {});
   void worker_lost(WorkerId worker);
   /// An entry that all servers carry out after the steps that were scheduled before, and before later ones.
   void change(Payload payload);
@@ -150,7 +150,6 @@ class ChiefTask : public std::enable_shared_from_this<ChiefTask> {
   template <class Fn>
   void work(const Fn& fn);
   void act(ChiefOutput& out);
-  void note(const ChiefOutput& out);  // for the record
   /// Does something of the record or the replay; what it throws ends the run.
   template <class Fn>
   void guard(const Fn& fn);

@@ -70,6 +70,7 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
   try {
     server_ = std::thread([this] { serve(); });
     for (int32_t w = 0; w < options.workers; ++w) workers_.push_back(std::make_unique<WorkerTask>(shared_, w));
+    if (more.step_limit.count() > 0 && !more.replay) clock_ = std::make_unique<StepClock>(more.step_limit, watched());
   } catch (const std::system_error& error) {
     if (server_.joinable()) stop();
     throw ClusterError("LS-THREADS",
@@ -81,7 +82,6 @@ LocalRun::LocalRun(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const
     chief_->worker_joined(w);
     evaluation_chief_->worker_joined(w);
   }
-  if (more.step_limit.count() > 0 && !more.replay) clock_ = std::make_unique<StepClock>(more.step_limit, watched());
   gate_->set_waits({.drain =
                         [this] {
                           chief_->wait_while_held_back();

@@ -60,7 +60,8 @@ class LocalRun final : public CoordinatedRun {
   void settle_batches() override;
   /// Where a next run begins, once all steps have been decided and applied.
   RunBegin next_begin() override;
-  /// One thread at a time. In a run that is recorded or repeated, waits for all steps that were scheduled before.
+  /// One thread at a time. In a run that is recorded or repeated, first waits for all steps that were scheduled before,
+  /// for which a round that is not full counts as it is.
   void at_cut(FunctionRef<void(const RunBegin&)> fn) override;
   /// In the function of at_cut(): the place of a data set there; nothing where no scheduled step takes its batches.
   std::optional<lockstep::data::Cursor> place_of(const DistributedDataset& data, const RunBegin& cut) {

@@ -8,52 +8,11 @@
 #include <map>
 #include <memory>
 #include <utility>
-#include <variant>
 
 #include "lockstep/optim/loops/clip.h"
-#include "lockstep/server/table/row_hash.h"
 #include "lockstep/variable/variable_state.h"
 
 namespace lockstep::internal::inline server {
-
-int32_t ValuesPlacement::server_of_row(const TableState& table, int64_t id) const {
-  if (servers == 1) return 0;
-  return static_cast<int32_t>(server::server_of(row_hash(table_number(table.table.options().name), id), servers));
-}
-
-std::vector<WantedOfServer> by_server(Wanted wanted, const ValuesPlacement& placement) {
-  const auto count = static_cast<std::size_t>(placement.servers);
-  if (count == 1) return {{.server = 0, .wanted = std::move(wanted)}};
-  std::vector<WantedOfServer> all(count);
-  for (std::size_t s = 0; s < count; ++s) all[s].server = static_cast<int32_t>(s);
-  if (const auto* rows = std::get_if<WantedRows>(&wanted)) {
-    for (WantedOfServer& one : all) one.wanted = WantedRows{rows->table};
-    for (std::size_t i = 0; i < rows->ids.size(); ++i) {
-      WantedOfServer& one = all[static_cast<std::size_t>(placement.server_of_row(*rows->table, rows->ids[i]))];
-      std::get<WantedRows>(one.wanted).ids.push_back(rows->ids[i]);
-      one.places.push_back(static_cast<int64_t>(i));
-    }
-  } else {
-    const auto& variables = std::get<WantedVariables>(wanted);
-    for (WantedOfServer& one : all)
-      std::get<WantedVariables>(one.wanted) = {.part = variables.part, .whole = variables.whole};
-    for (std::size_t i = 0; i < variables.variables.size(); ++i) {
-      const std::vector<VariablePart>& parts = placement.parts_of(variables.variables[i].state());
-      for (std::size_t p = 0; p < parts.size(); ++p) {
-        WantedOfServer& one = all[static_cast<std::size_t>(parts[p].server)];
-        auto& of_server = std::get<WantedVariables>(one.wanted);
-        of_server.variables.push_back(variables.variables[i]);
-        of_server.have.emplace_back();
-        if (p < variables.have[i].size()) of_server.have.back().push_back(variables.have[i][p]);
-        one.places.push_back(static_cast<int64_t>(i));
-        one.parts.push_back(&parts[p]);
-      }
-    }
-  }
-  std::erase_if(all, [](const WantedOfServer& one) { return one.places.empty(); });
-  if (all.empty()) all.push_back({.server = 0, .wanted = std::move(wanted)});
-  return all;
-}
 
 std::vector<Payload> by_server(const std::shared_ptr<const StepPush>& push, const ValuesPlacement& placement) {
   const auto count = static_cast<std::size_t>(placement.servers);

@@ -1,4 +1,4 @@
-// The time that steps take: who runs longer than it may is told of.
+// Finds steps that run longer than their limit.
 #pragma once
 
 #include <chrono>

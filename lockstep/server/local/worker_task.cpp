@@ -59,48 +59,7 @@ void round_gradients(StepPush& push) {
   for (RowsOfStep& one : push.rows) round(one.gradients);
 }
 
-constexpr int kStepsWithDigests = 2;
-
-uint64_t digest_of_parameters(const std::vector<std::pair<Variable, at::Tensor>>& tensors) {
-  uint64_t digest = 0;
-  for (const auto& [variable, tensor] : tensors) {
-    if (variable.state().on_write()) digest = digest_with(digest, tensor);
-  }
-  return digest;
-}
-
 constexpr auto kNothingOld = [](std::size_t /*i*/) { return at::Tensor(); };
-
-/// Throws a PeerError where a server has answered with something else than what was asked for.
-void require_values_of(const PulledTensors& answer, const WantedOfServer& asked) {
-  const auto expect = [&](bool is_so) {
-    if (is_so) return;
-    throw PeerError("LS-PEER-MESSAGE",
-                    fmt::format("server {} has sent other values than a step asked for", asked.server),
-                    "start all tasks with the same version of Lockstep");
-  };
-  if (const auto* const rows = std::get_if<WantedRows>(&asked.wanted)) {
-    const EmbeddingOptions& options = rows->table->table.options();
-    expect(answer.values.size() == 1 && answer.values.front().defined());
-    const at::Tensor& value = answer.values.front();
-    expect(value.sizes() == at::IntArrayRef({static_cast<int64_t>(rows->ids.size()), options.dim}) &&
-           value.scalar_type() == options.dtype);
-    return;
-  }
-  const auto& wanted = std::get<WantedVariables>(asked.wanted);
-  expect(answer.values.size() == wanted.variables.size());
-  for (std::size_t i = 0; i < answer.values.size(); ++i) {
-    const at::Tensor& value = answer.values[i];
-    const Variable& variable = wanted.variables[i];
-    expect(value.defined() || !wanted.have[i].empty());
-    if (!value.defined()) continue;
-    expect(!value.is_sparse() && value.scalar_type() == variable.dtype());
-    if (!variable.state().on_write()) continue;  // such a buffer may have grown
-    static const VariablePart whole;
-    const VariablePart& part = asked.parts.empty() ? whole : *asked.parts[i];
-    expect(value.sizes() == at::IntArrayRef(sizes_of(part, variable.sizes())));
-  }
-}
 
 /// The run ends while a step waits for an answer: unwinds its function.
 class RunEnded final : public std::exception {
@@ -114,7 +73,8 @@ WorkerTask::WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnati
     : shared_(shared),
       worker_(worker),
       machine_(shared.epoch, {worker, incarnation}, shared.placement.servers),
-      evaluation_machine_(shared.epoch, {worker, incarnation}, shared.placement.servers) {
+      evaluation_machine_(shared.epoch, {worker, incarnation}, shared.placement.servers),
+      modules_(shared.strategy, shared.factories) {
   warm_up_math();
   thread_ = std::thread([this] { run(); });
 }
@@ -179,11 +139,9 @@ void WorkerTask::run_step(const StepBegins& begins) {
     so.payload = shared_.function(begins.kind)(context, begins.arguments);
     if (!step.has_pushed && !step.changes.empty()) push(step, {});
     if (!step.has_pushed) report_gradients_left(step);
-    report_own_writes(step);
+    modules_.report_own_writes(step);
   });
-  for (const ModuleBinding* used : step.modules) {  // what the step did not push
-    for (auto& [variable, tensor] : modules_.at(used).tensors) tensor.mutable_grad() = at::Tensor();
-  }
+  modules_.drop_gradients(step);  // what the step did not push
   if (!end) return;
   end->apply = step.apply;
   end->coefficient = step.coefficient;
@@ -260,13 +218,12 @@ std::optional<StepEnd> WorkerTask::end_of(StepUnderWay& step, const StreamKey& k
 
 void WorkerTask::report_gradients_left(const StepUnderWay& step) {
   const auto has_gradient = [](const auto& one) { return one.second.grad().defined(); };
-  const bool has_any =
-      std::ranges::any_of(step.values, has_gradient) ||
-      std::ranges::any_of(step.modules,
-                          [&](auto* used) { return std::ranges::any_of(modules_.at(used).tensors, has_gradient); }) ||
-      std::ranges::any_of(step.rows, [](const PulledRows& rows) {
+  bool has_any =
+      std::ranges::any_of(step.values, has_gradient) || std::ranges::any_of(step.rows, [](const PulledRows& rows) {
         return std::ranges::any_of(rows.weights, [](const at::Tensor& one) { return one.grad().defined(); });
       });
+  modules_.for_each_of(
+      step, [&](const Variable& /*variable*/, at::Tensor& tensor) { has_any = has_any || tensor.grad().defined(); });
   if (!has_any) return;
   StrategyAccess::findings(shared_.strategy).add("LS-NOT-PUSHED", "ctx.push", step.step.step, [&] {
     return fmt::format(
@@ -274,33 +231,6 @@ void WorkerTask::report_gradients_left(const StepUnderWay& step) {
         "after the last backward",
         step.step.step);
   });
-}
-
-void WorkerTask::report_own_writes(const StepUnderWay& step) {
-  for (const ModuleBinding* used : step.modules) {
-    WorkerModule& module = modules_.at(used);
-    std::string name;
-    for (std::size_t i = 0; i < module.tensors.size() && name.empty(); ++i) {
-      const auto& [variable, tensor] = module.tensors[i];
-      if (!variable.state().on_write()) continue;
-      const auto changed = step.changed.find(tensor.unsafeGetTensorImpl());
-      const int64_t expected = changed == step.changed.end() ? module.versions[i] : changed->second;
-      if (static_cast<int64_t>(tensor._version()) != expected) name = variable.name();
-    }
-    if (name.empty() && step.changed.empty() && module.steps <= kStepsWithDigests &&
-        digest_of_parameters(module.tensors) != module.filled) {
-      name = module.binding->name();
-    }
-    if (name.empty()) continue;
-    module.has_own_writes = true;
-    StrategyAccess::findings(shared_.strategy).add("LS-COPY-WRITTEN", name.c_str(), step.step.step, [&] {
-      return fmt::format(
-          "step {}: the step wrote '{}' in its worker's own copy, as an optimizer of torch::optim does; nothing learns "
-          "from that, and the copy is dropped; push the gradients, and let an optimizer of strategy.make_optimizer "
-          "update",
-          step.step.step, name);
-    });
-  }
 }
 
 void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push) {
@@ -317,8 +247,8 @@ void WorkerTask::report_unscaled(const StepUnderWay& step, const StepPush& push)
   });
 }
 
-std::vector<WorkerTask::Pulled> WorkerTask::pull(const StepUnderWay& step, Wanted wanted,
-                                                 FunctionRef<at::Tensor(std::size_t)> old) {
+std::vector<PulledValue> WorkerTask::pull(const StepUnderWay& step, Wanted wanted,
+                                          FunctionRef<at::Tensor(std::size_t)> old) {
   const std::vector<WantedOfServer> asked = by_server(wanted, shared_.placement);
   WorkerOutput out;
   std::vector<uint32_t> numbers;
@@ -330,129 +260,29 @@ std::vector<WorkerTask::Pulled> WorkerTask::pull(const StepUnderWay& step, Wante
     if (!message) throw RunEnded();
     take(*message);
   }
-  const auto answer = [&](std::size_t i) -> const PulledTensors& { return as<PulledTensors>(answers_[numbers[i]]); };
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    if (answer(i).error) std::rethrow_exception(answer(i).error);
-    require_values_of(answer(i), asked[i]);
-  }
-  if (const auto* const rows = std::get_if<WantedRows>(&wanted)) {
-    if (asked.size() == 1) return {{.value = answer(0).values.front()}};
-    const at::Tensor& first = answer(0).values.front();
-    at::Tensor all = at::empty({static_cast<int64_t>(rows->ids.size()), first.size(1)}, first.options());
-    for (std::size_t i = 0; i < asked.size(); ++i)
-      all.index_copy_(0, at::tensor(asked[i].places, at::kLong), answer(i).values.front());
-    return {{.value = all}};
-  }
-  const auto& variables = std::get<WantedVariables>(wanted);
-  std::vector<Pulled> values(variables.variables.size());
-  if (asked.size() == 1) {  // which has each of them as a whole
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = {.value = answer(0).values[i], .at = {answer(0).at}};
-    return values;
-  }
-  for (std::size_t i = 0; i < asked.size(); ++i) {
-    for (std::size_t k = 0; k < asked[i].places.size(); ++k) {
-      const auto place = static_cast<std::size_t>(asked[i].places[k]);
-      Pulled& pulled = values[place];
-      pulled.at.push_back(answer(i).at);  // servers are asked in their order, which is that of parts
-      const at::Tensor& value = answer(i).values[k];
-      if (asked[i].parts[k]->is_whole()) {
-        pulled.value = value;
-      } else if (value.defined()) {
-        if (!pulled.value.defined()) {
-          const bool has_old = !variables.have[place].empty();
-          pulled.value =
-              has_old ? old(place).detach().clone() : at::empty(variables.variables[place].sizes(), value.options());
-        }
-        put_part(pulled.value, value, *asked[i].parts[k]);
-      }
-    }
-  }
-  return values;
+  std::vector<const PulledTensors*> answers;
+  for (const uint32_t number : numbers) answers.push_back(&as<PulledTensors>(answers_[number]));
+  return put_together(wanted, asked, answers, old);
 }
 
 void* WorkerTask::module_of(StepUnderWay& step, const std::shared_ptr<ModuleBinding>& binding,
                             FunctionRef<WorkerValues::MadeModule()> make) {
   require_ours(binding->group().get() == &StrategyAccess::group(shared_.strategy), "model(ctx)", binding->name());
-  auto found = modules_.find(binding.get());
-  if (found == modules_.end()) {
-    const std::lock_guard<std::mutex> lock(shared_.factories);
-    RandomStream stream;
-    stream.restart(StreamKey::of_module(shared_.strategy.seed(), binding->name()));
-    const RandomScope scope(stream);
-    auto [made, module] = make();
-    for (const auto& part : module->modules()) {
-      if (part->name().find("SyncBatchNorm") == std::string::npos) continue;
-      throw UsageError("LS-SCHEDULE",
-                       fmt::format("module '{}' has a SyncBatchNorm, and workers that run scheduled steps never meet",
-                                   binding->name()),
-                       "use BatchNorm, or a strategy whose replicas meet");
-    }
-    WorkerModule mine{
-        .made = std::move(made), .binding = binding, .module = module, .tensors = binding->tensors_of(*module)};
-    mine.have.resize(mine.tensors.size());
-    mine.versions.resize(mine.tensors.size());
-    found = modules_.emplace(binding.get(), std::move(mine)).first;
-  }
-  if (std::ranges::find(step.modules, binding.get()) == step.modules.end()) {
-    refresh(found->second, step);
-    step.modules.push_back(binding.get());
-    if (step.evaluation) {
-      for (auto& part : found->second.module->modules()) {
-        const bool is_training = part->is_training();
-        step.modes.emplace_back(std::move(part), is_training);
-      }
-      found->second.module->eval();
-    }
-  }
-  return found->second.made.get();
-}
-
-void WorkerTask::refresh(WorkerModule& module, const StepUnderWay& step) {
-  WantedVariables wanted;
-  wanted.part = step.part;
-  wanted.whole = step.evaluation != nullptr;
-  for (std::size_t i = 0; i < module.tensors.size(); ++i) {
-    const Variable& variable = module.tensors[i].first;
-    wanted.variables.push_back(variable);
-    // Forward passes move buffers, and steps that did not count may have written parameters.
-    const bool is_as_filled =
-        !module.has_own_writes && static_cast<int64_t>(module.tensors[i].second._version()) == module.versions[i];
-    wanted.have.push_back(variable.state().on_write() && is_as_filled ? module.have[i] : HadAt());
-  }
-  std::vector<Pulled> values = pull(step, std::move(wanted), [&](std::size_t i) { return module.tensors[i].second; });
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    at::Tensor& mine = module.tensors[i].second;
-    // What the step has read or changed before is the variable's value for all of it.
-    const auto known = step.values.find(&module.tensors[i].first.state());
-    const bool is_known = known != step.values.end();
-    if (!is_known && !values[i].value.defined()) continue;
-    mine.set_data(is_known ? known->second.detach().clone() : values[i].value);
-    module.have[i] = is_known ? HadAt() : std::move(values[i].at);
-    module.versions[i] = static_cast<int64_t>(mine._version());
-  }
-  if (++module.steps <= kStepsWithDigests) module.filled = digest_of_parameters(module.tensors);
+  return modules_.use(step, binding, make, [&](WantedVariables wanted, FunctionRef<at::Tensor(std::size_t)> old) {
+    return pull(step, std::move(wanted), old);
+  });
 }
 
 at::Tensor WorkerTask::value_of(StepUnderWay& step, const Variable& variable) {
   const VariableState* const state = &variable.state();
   require_ours(state->group().get() == &StrategyAccess::group(shared_.strategy), "Variable::value", variable.name());
   if (const auto found = step.values.find(state); found != step.values.end()) return found->second;
-  for (const ModuleBinding* used : step.modules) {
-    for (const auto& [one, tensor] : modules_.at(used).tensors)
-      if (&one.state() == state) return tensor;
-  }
+  if (const at::Tensor in_module = modules_.value_of(step, *state); in_module.defined()) return in_module;
   WantedVariables wanted{{variable}, {HadAt()}, step.part};
   at::Tensor value = pull(step, std::move(wanted), kNothingOld).front().value;
   if (variable.trainable() && state->on_write() && value.is_floating_point()) value.set_requires_grad(true);
   step.used.push_back(variable);
   return step.values[state] = value;
-}
-
-bool WorkerTask::has_in_module(const StepUnderWay& step, const Variable& variable) const {
-  return std::ranges::any_of(step.modules, [&](const ModuleBinding* used) {
-    return std::ranges::any_of(modules_.at(used).tensors,
-                               [&](const auto& one) { return &one.first.state() == &variable.state(); });
-  });
 }
 
 at::Tensor WorkerTask::rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids) {
@@ -499,15 +329,13 @@ void WorkerTask::push(StepUnderWay& step, const StepOptions& options) {
     }
     tensor.mutable_grad() = at::Tensor();
   };
-  for (const ModuleBinding* used : step.modules) {
-    for (const auto& [variable, tensor] : modules_.at(used).tensors) {
-      if (variable.state().on_write()) {
-        add(variable, tensor);
-      } else {
-        push->buffers.push_back({variable, tensor.detach().clone()});
-      }
+  modules_.for_each_of(step, [&](const Variable& variable, at::Tensor& tensor) {
+    if (variable.state().on_write()) {
+      add(variable, tensor);
+    } else {
+      push->buffers.push_back({variable, tensor.detach().clone()});
     }
-  }
+  });
   for (const Variable& variable : step.used) add(variable, step.values.at(&variable.state()));
   for (PulledRows& pulled : step.rows) {
     const at::ScalarType type = pulled.table->table.options().dtype == at::kDouble ? at::kDouble : at::kFloat;

@@ -21,15 +21,13 @@
 #include "lockstep/server/local/scheduled_batches.h"
 #include "lockstep/server/local/step_clock.h"
 #include "lockstep/server/local/step_payloads.h"
+#include "lockstep/server/local/step_under_way.h"
 #include "lockstep/server/local/strategy_gate.h"
 #include "lockstep/server/local/stream_places.h"
+#include "lockstep/server/local/worker_modules.h"
 #include "lockstep/server/protocol/worker_machine.h"
 #include "lockstep/server/worker_context.h"
 #include "lockstep/strategy/strategy.h"
-
-namespace torch::nn {
-class Module;
-}
 
 namespace lockstep::internal::inline server {
 
@@ -56,39 +54,6 @@ struct WorkersShared {
   std::mutex factories = {};      // one thread at a time is in functions of the program that make modules and streams
 };
 
-/// The rows of a table that a step has pulled: as each look-up that needed more pulled them.
-struct PulledRows {
-  std::shared_ptr<TableState> table;
-  std::map<int64_t, int64_t> places = {};  // by id: where it is in all rows, one after another
-  std::vector<std::vector<int64_t>> ids = {};
-  std::vector<at::Tensor> weights = {};  // of the same rows, [ids, dim], which collect gradients
-};
-
-/// What belongs to the step whose function runs.
-struct StepUnderWay {
-  StepAttempt step = {};
-  const EvaluationPart* evaluation = nullptr;  // what the step is in place of a scheduled one
-  int64_t part = 0;                            // of its round
-  std::optional<double> share;                 // of the batch that it has taken
-  bool took_stream = false;                    // of its worker's own
-  std::vector<const void*> taken = {};         // data sets that it has a batch of
-  bool has_scaled = false;                     // a loss, by scale_loss
-  bool has_pushed = false;
-  std::vector<const ModuleBinding*> modules = {};  // that it has used
-  std::map<const VariableState*, at::Tensor> values = {};
-  std::vector<Variable> used = {};  // of `values`
-  std::vector<StepPush::Change> changes = {};
-  std::map<const c10::TensorImpl*, int64_t> changed =
-      {};                             // versions of the worker's tensors, as changes have left them
-  std::vector<PulledRows> rows = {};  // by table
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes = {};  // of modules before an evaluation
-  bool apply = true;                                                            // what it has pushed
-  double coefficient = 1;                                                       // of its gradients
-  // Where they are wanted, digests of the batches that it has taken and of what it has pushed.
-  uint64_t data = 0;
-  uint64_t push = 0;
-};
-
 class WorkerTask {
  public:
   WorkerTask(WorkersShared& shared, int32_t worker, uint32_t incarnation = 1);
@@ -111,7 +76,9 @@ class WorkerTask {
   at::Tensor value_of(StepUnderWay& step, const Variable& variable);
   at::Tensor rows_of(StepUnderWay& step, const std::shared_ptr<TableState>& table, const at::Tensor& ids);
   /// Whether a module that the step has used has the variable.
-  bool has_in_module(const StepUnderWay& step, const Variable& variable) const;
+  bool has_in_module(const StepUnderWay& step, const Variable& variable) const {
+    return modules_.value_of(step, variable.state()).defined();
+  }
   void push(StepUnderWay& step, const StepOptions& options);
   /// The worker's reader of a stream that distribute_to_workers has made, by the stream's number.
   lockstep::data::StreamReader& reader_of(int64_t stream, FunctionRef<lockstep::data::Stream()> make);
@@ -123,21 +90,6 @@ class WorkerTask {
   pthread_t handle() { return thread_.native_handle(); }
 
  private:
-  /// A module of this worker, over variables of the strategy.
-  struct WorkerModule {
-    std::shared_ptr<void> made;
-    std::shared_ptr<ModuleBinding> binding;
-    torch::nn::Module* module;
-    std::vector<std::pair<Variable, at::Tensor>> tensors;
-    std::vector<HadAt> have = {};
-    std::vector<int64_t> versions =
-        {};  // of the tensors, as they were filled: other numbers mean that a step has written
-    // Writes that versions do not show are looked for in the first steps, by digests of the parameters.
-    int steps = 0;
-    uint64_t filled = 0;
-    bool has_own_writes = false;  // found once: nothing of it is taken for what the servers have
-  };
-
   struct Mail {
     WorkerMessage message;
     bool is_of_evaluation = false;
@@ -154,21 +106,13 @@ class WorkerTask {
   WorkerMachine& machine_of(const StepUnderWay& step) { return step.evaluation ? evaluation_machine_ : machine_; }
   /// Adds a finding where a step that did not push has gradients.
   void report_gradients_left(const StepUnderWay& step);
-  /// Adds a finding where the step wrote parameters of its worker's copies, as an optimizer of torch::optim does.
-  void report_own_writes(const StepUnderWay& step);
   /// Adds a finding where a part of a round pushes gradients of a loss that never had the part's share.
   void report_unscaled(const StepUnderWay& step, const StepPush& push);
-  /// A value that was pulled.
-  struct Pulled {
-    at::Tensor value = {};  // undefined: the worker has it
-    HadAt at = {};
-  };
   /// The values that are wanted, in their order. `old` gives what the worker has of a variable that is wanted, where
   /// only some servers send what they have of it.
-  std::vector<Pulled> pull(const StepUnderWay& step, Wanted wanted, FunctionRef<at::Tensor(std::size_t)> old);
+  std::vector<PulledValue> pull(const StepUnderWay& step, Wanted wanted, FunctionRef<at::Tensor(std::size_t)> old);
   /// What several servers cannot decide each by itself: by what gradients are clipped, and whether they are skipped.
   void decide_for_servers(StepUnderWay& step, StepPush& push);
-  void refresh(WorkerModule& module, const StepUnderWay& step);
 
   WorkersShared& shared_;
   const int32_t worker_;
@@ -178,7 +122,7 @@ class WorkerTask {
   // Used by the task's thread alone:
   std::deque<StepBegins> begins_;
   std::map<uint32_t, Payload> answers_;  // by the number of the pull
-  std::map<const ModuleBinding*, WorkerModule> modules_;
+  WorkerModules modules_;
   std::map<int64_t, std::unique_ptr<lockstep::data::StreamReader>> readers_;
   RandomStream stream_;
   const StepUnderWay* current_ = nullptr;

@@ -42,8 +42,8 @@ struct StepEnd {
   bool apply = true;
   double coefficient = 1;
   Payload payload = {};
-  uint32_t data = 0;  // as in StepReport, and the next one
-  uint32_t push = 0;
+  uint32_t data = 0;  // StepReport::data
+  uint32_t push = 0;  // StepReport::push
   auto operator<=>(const StepEnd&) const = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 namespace lockstep::internal::inline server {
 
@@ -15,6 +16,19 @@ void RunRecorder::schedules(uint64_t writes) {
   if (writes != writes_) add(RecordEvent::Kind::kChanged, {.state = writes});
   writes_ = writes;
   ++scheduled_;
+}
+
+void RunRecorder::take(const ChiefOutput& out) {
+  for (const ToWorker& one : out.to_workers) {
+    if (const auto* give = std::get_if<GiveStep>(&one.message)) functions_[give->step] = give->kind;
+  }
+  for (const ToServer& one : out.to_servers) {
+    if (const auto* entries = std::get_if<LogEntries>(&one.message); entries && one.server == 0) sends(*entries);
+  }
+  for (const ChiefEvent& event : out.events) {
+    const auto* closed = std::get_if<StepClosed>(&event);
+    if (closed && closed->why == ClosedBecause::kLostTooOften) add(RecordEvent::Kind::kGivenUp, {.step = closed->step});
+  }
 }
 
 void RunRecorder::reports(const StepReport& report, bool may_count) {

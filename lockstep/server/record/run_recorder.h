@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "lockstep/server/protocol/chief_machine.h"
 #include "lockstep/server/protocol/messages.h"
 #include "lockstep/server/record/run_record.h"
 
@@ -19,13 +20,10 @@ class RunRecorder {
 
   /// The program is about to schedule a step, after so many calls that may have changed values.
   void schedules(uint64_t writes);
-  /// The chief has given a step.
-  void gives(const GiveStep& give) { functions_[give.step] = give.kind; }
+  /// What the chief sends, and which steps it has closed.
+  void take(const ChiefOutput& out);
   /// A report has come, whose attempt may count or not.
   void reports(const StepReport& report, bool may_count);
-  /// Entries of the log go to a server; those that were sent before are passed over.
-  void sends(const LogEntries& entries);
-  void gives_up(int64_t step) { add(RecordEvent::Kind::kGivenUp, {.step = step}); }
   void cancels() { add(RecordEvent::Kind::kCancelled, {}); }
   void completes_round() { add(RecordEvent::Kind::kRoundCompleted, {}); }
   /// The program has read values to which so many steps, or rounds, were applied.
@@ -33,6 +31,8 @@ class RunRecorder {
   void end() { file_->end_run(); }
 
  private:
+  /// Entries of the log go to a server; those that were sent before are passed over.
+  void sends(const LogEntries& entries);
   void add(RecordEvent::Kind kind, RecordEvent event);
   Position state_at(Position position) const;
 

@@ -17,7 +17,6 @@
 #include "lockstep/core/process/exit_codes.h"
 #include "lockstep/server/local/push_parts.h"
 #include "lockstep/server/remote/tensor_bytes.h"
-#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline server {
 
@@ -51,11 +50,9 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       begin_(begin),
       epoch_(fresh_epoch()),
       program_(setup.program()),
-      schedules_(StrategyAccess::schedule_texts(setup.strategy)),
       payloads_(setup.catalog, -1, setup.chief.servers, setup.rounds_gradients),
       evaluation_payloads_(setup.catalog, setup.parts(), setup.strategy.seed()),
-      network_(place.job),
-      state_(setup.strategy, setup.catalog, -1, begin.counted) {
+      network_(place.job) {
   network_.set_run(epoch_);
   gather();
   const auto to_worker_by = [this](TaskWord word, PayloadCodec& codec) {
@@ -71,11 +68,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       TaskMail{.to_worker = to_worker_by(TaskWord::kEvaluation, evaluation_payloads_),
                .to_server = [](const ToServer& /*none*/) {}},
       epoch_);
-  {
-    const std::lock_guard<std::mutex> lock(state_mutex_);
-    sent_writes_ = setup_.gate->writes() - 1;  // so that all is sent
-    send_changes();
-  }
+  copy_.emplace(setup.strategy, setup.gate, setup.catalog, *chief_, begin.counted);
   for (int64_t w = 0; w < place_.job.workers; ++w) welcome_worker(w);
   last_worker_ = Clock::now();
   thread_ = start_service_thread(0, "desk", [this] { run(); });
@@ -84,8 +77,8 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
                                 chief_->wait_while_held_back();
                                 chief_->drain();
                               },
-                          .catch_up = [this] { refresh(); },
-                          .begin_read = [this] { refresh(); }});
+                          .catch_up = [this] { copy_->refresh(); },
+                          .begin_read = [this] { copy_->refresh(); }});
 }
 
 ChiefProcess::~ChiefProcess() {
@@ -199,7 +192,7 @@ void ChiefProcess::welcome_worker(int64_t worker) {
   evaluation_chief_->worker_joined(static_cast<int32_t>(worker));  // as the same incarnation: both count alike
 }
 
-// What the chief's copy and the servers tell each other.
+// What the program calls.
 
 void ChiefProcess::before_schedule(const StepCall& call) {
   for (const StepInput& one : call.inputs) {
@@ -209,10 +202,7 @@ void ChiefProcess::before_schedule(const StepCall& call) {
   }
   refuse_in_scheduled_step("Coordinator::schedule");
   setup_.gate->require_not_inside("Coordinator::schedule");
-  require_known_schedules();
-  if (setup_.gate->writes() == sent_writes_) return;
-  const std::lock_guard<std::mutex> lock(state_mutex_);
-  send_changes();
+  copy_->before_schedule();
 }
 
 void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
@@ -224,60 +214,6 @@ void ChiefProcess::before_evaluate(std::optional<uint32_t> kind) {
            : "Coordinator::evaluate was given a function that workers do not know: they are other processes",
       "make a step of the function on all tasks, before coordinate(), and give that: strategy.step(name, "
       "[&](WorkerContext& ctx, const Batch& part) { ... })");
-}
-
-void ChiefProcess::require_known_schedules() {
-  const uint64_t writes = setup_.gate->writes();
-  if (writes == known_writes_) return;
-  const CallerScope as_task(Caller::kTask);
-  const GateHold hold(setup_.gate, "Optimizer::learning_rate");  // another thread may set a schedule
-  if (StrategyAccess::schedule_texts(setup_.strategy) == schedules_) {
-    known_writes_ = writes;
-    return;
-  }
-  throw UsageError(
-      "LS-MADE-LATE",
-      "the schedule of an optimizer's learning rate was set, changed or taken away inside coordinate(), and the "
-      "servers, "
-      "which are other processes, follow the one of before",
-      "set schedules on all tasks before coordinate(), and leave them; where there is none, set_learning_rate holds");
-}
-
-void ChiefProcess::send_changes() {
-  const uint64_t writes = setup_.gate->writes();
-  if (writes == sent_writes_) return;
-  const CallerScope as_task(Caller::kTask);
-  const GateHold hold(setup_.gate, "Variable::read");
-  chief_->change(std::make_shared<std::string>(state_.changes()));
-  sent_writes_ = writes;
-}
-
-void ChiefProcess::refresh() {
-  const std::lock_guard<std::mutex> lock(state_mutex_);
-  send_changes();
-  if (chief_->position_sent() != known_) take_cut();
-}
-
-void ChiefProcess::at_cut(FunctionRef<void(const RunBegin&)> fn) {
-  const std::lock_guard<std::mutex> lock(state_mutex_);
-  send_changes();
-  ChiefCut chief = take_cut();
-  const int64_t counted = chief.counted;
-  chief.position = 0;
-  fn({.chief = std::move(chief), .applied = counted, .by_number = true});
-}
-
-ChiefCut ChiefProcess::take_cut() {
-  CutWhole whole = chief_->cut();
-  const CallerScope as_task(Caller::kTask);
-  const GateHold hold(setup_.gate, "Variable::assign");
-  // What several servers have, such as the number of steps, the first one says last.
-  for (std::size_t server = whole.saved.size(); server-- > 0;) {
-    const Payload& saved = whole.saved[server];
-    if (saved) state_.take(as<std::string>(saved), static_cast<int32_t>(server));
-  }
-  known_ = whole.chief.position;
-  return std::move(whole.chief);
 }
 
 // What tasks send.

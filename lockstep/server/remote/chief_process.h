@@ -7,21 +7,21 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/coordinated_run.h"
+#include "lockstep/server/remote/chief_copy.h"
 #include "lockstep/server/remote/evaluation_codec.h"
-#include "lockstep/server/remote/shared_state.h"
 #include "lockstep/server/remote/task_process.h"
 
 namespace lockstep::internal::inline server {
 
 /// Its copy of the strategy is a cache of what the servers have: the gate's waits fetch what has changed there before
-/// the program reads or changes a value, and what the program has changed goes to the servers before the next step is
-/// scheduled. A thread of it takes what the tasks send.
+/// the program reads or changes a value (ChiefCopy). A thread of it takes what the tasks send.
 class ChiefProcess final : public CoordinatedRun {
  public:
   /// Waits until all tasks have come. A ClusterError (LS-CLUSTER-JOIN) names those that are missing.
@@ -40,10 +40,10 @@ class ChiefProcess final : public CoordinatedRun {
   void catch_up() override { chief_->wait_for_servers(); }
   void settle_batches() override {}
   void before_schedule(const StepCall& call) override;
-  void finish() override { refresh(); }
+  void finish() override { copy_->refresh(); }
   /// Streams of the workers' own begin anew in the next run.
   RunBegin next_begin() override;
-  void at_cut(FunctionRef<void(const RunBegin&)> fn) override;
+  void at_cut(FunctionRef<void(const RunBegin&)> fn) override { copy_->at_cut(fn); }
   /// Tells all tasks that the run has ended, and waits a moment until they have heard it.
   void end(int32_t code, const std::string& failure = {});
 
@@ -60,11 +60,6 @@ class ChiefProcess final : public CoordinatedRun {
   /// Whether the task runs the same program; it is told where it does not.
   bool is_same_program(const TaskEvent& event, std::string_view program);
   void welcome_worker(int64_t worker);
-  void refresh();
-  ChiefCut take_cut();
-  /// A UsageError (LS-MADE-LATE) for a schedule that was set after the tasks had come together.
-  void require_known_schedules();
-  void send_changes();
   void run();
   void take(const TaskEvent& event);
   void take_message(const TaskEvent& event, std::string_view text);
@@ -80,7 +75,6 @@ class ChiefProcess final : public CoordinatedRun {
   const ChiefCut begin_;
   const uint64_t epoch_;
   const std::string program_;
-  const std::vector<std::string> schedules_;
   RemotePayloads payloads_;
   EvaluationPayloads evaluation_payloads_;
   TaskNetwork network_;
@@ -94,11 +88,7 @@ class ChiefProcess final : public CoordinatedRun {
   std::shared_ptr<ChiefTask> chief_;
   std::shared_ptr<ChiefTask> evaluation_chief_;
 
-  std::mutex state_mutex_;
-  SharedState state_;                       // guarded by state_mutex_
-  std::atomic<uint64_t> sent_writes_ = 0;   // changed under state_mutex_
-  std::atomic<uint64_t> known_writes_ = 0;  // after which the schedules were those that all tasks know
-  Position known_ = 0;  // the place of the log that the chief's copy has seen; guarded by state_mutex_
+  std::optional<ChiefCopy> copy_;  // made once, before the thread
 
   std::atomic<bool> is_over_ = false;
   std::atomic<bool> has_ended_ = false;
