@@ -3,8 +3,10 @@
 #include <torch/nn/functional/loss.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -185,6 +187,50 @@ TEST_F(ReplayedPrograms, PassResultsOnBetweenPartsOfARound) {
     });
     return seen;
   });
+}
+
+/// Steps that took too long in the recorded run are run twice in the replay too: both runs have taken a batch.
+TEST_F(ReplayedPrograms, GiveStepsToAnotherWorkerAgain) {
+  expect_same({.workers = 3, .seed = 7, .timeouts = {.step = std::chrono::milliseconds(40)}, .attempts = 1000},
+              [](RecordedProgram& program) {
+                auto data = program.strategy.distribute_to_workers([](const InputContext& input) {
+                  const Tensor x = torch::arange(200).to(torch::kFloat) + 1000.0 * double(input.input_pipeline_id);
+                  return data::from_tensors(x.view({200, 1}), x).batch(2);
+                });
+                const bool is_replay = std::getenv("LOCKSTEP_REPLAY") != nullptr;
+                std::mutex mutex;
+                std::atomic<bool> over = false;               // however the run ends
+                std::map<int64_t, std::pair<int, int>> runs;  // of each step: begun, and ended
+                const auto take = program.strategy.step("take", [&](WorkerContext& ctx) {
+                  const Tensor sum = data.next(ctx).input.sum();
+                  const Tensor before = program.seen.value(ctx);  // so that no run of a step waits for another one
+                  const auto of_this = [&] {
+                    const std::lock_guard<std::mutex> lock(mutex);
+                    return runs[ctx.step()];
+                  };
+                  const bool is_first = [&] {
+                    const std::lock_guard<std::mutex> lock(mutex);
+                    return runs[ctx.step()].first++ == 0;
+                  }();
+                  while (!is_replay && is_first && ctx.step() % 20 == 4 && of_this().second == 0 && !over)
+                    testing::dawdle();
+                  program.seen.assign(ctx, program.seen.value(ctx) * 0.75 + sum);
+                  ctx.push();
+                  const std::lock_guard<std::mutex> lock(mutex);
+                  ++runs[ctx.step()].second;
+                  return sum;
+                });
+                State seen;
+                program.strategy.coordinate([&](Coordinator& coordinator) {
+                  const std::shared_ptr<void> ends(nullptr, [&](void*) { over = true; });
+                  std::vector<RemoteValue<Tensor>> values;
+                  for (int k = 0; k < 30; ++k) values.push_back(coordinator.schedule(take));
+                  seen = coordinator.get(values);
+                });
+                // The replay has no run that was still going on when the recorded run ended.
+                for (const int64_t step : {4, 24}) EXPECT_GE(runs[step].first, is_replay ? 1 : 2) << step;
+                return seen;
+              });
 }
 
 /// Trains by a Trainer, and gives what it tells after each step.
