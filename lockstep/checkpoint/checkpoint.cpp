@@ -57,7 +57,7 @@ void Checkpoint::save(const fs::path& path) const {
   internal::require_at_rest(*strategy_, *tracked_, "Checkpoint::save");
   const auto reading = internal::reading(*strategy_);
   const auto phase = internal::told_phase(*strategy_, WorkerPhase::Kind::kSave);
-  const internal::Image image = internal::capture(*strategy_, *tracked_);  // nothing trains while it is written
+  const internal::Image image = internal::take_image(*strategy_, *tracked_);  // nothing trains while it is written
   internal::WritePlan plan;
   internal::all_or_none(*strategy_, "Checkpoint::save", [&] { plan = internal::plan_of(image); });
   const internal::FilledSlots filled(*strategy_, plan, {0});

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/read_together.h"
+#include "lockstep/checkpoint/take_image.h"
 
 namespace lockstep::internal::inline checkpoint {
 

@@ -190,7 +190,7 @@ fs::path CheckpointManager::save() {
   internal::RunRecord run;
   const auto plan = std::make_shared<internal::WritePlan>();
   {
-    const internal::Image image = internal::capture(strategy, CheckpointAccess::tracked(checkpoint_));
+    const internal::Image image = internal::take_image(strategy, CheckpointAccess::tracked(checkpoint_));
     internal::all_or_none(strategy, "CheckpointManager::save", [&] { *plan = internal::plan_of(image); });
     run = image.run;
   }

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline checkpoint {

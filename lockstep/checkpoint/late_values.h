@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/saved_values.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::internal::inline checkpoint {

@@ -13,11 +13,11 @@
 #include <tuple>
 #include <utility>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/checkpoint/formats/tied_names.h"
 #include "lockstep/checkpoint/saved_values.h"
 #include "lockstep/checkpoint/tables/saved_table_reader.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/comm/agreement.h"
 #include "lockstep/comm/rounds.h"
 #include "lockstep/core/error.h"

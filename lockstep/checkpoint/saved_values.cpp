@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/formats/aggregation_names.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/formats/tensor_file.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/reduce/across_replicas.h"
 #include "lockstep/reduce/operands.h"
 #include "lockstep/reduce/reducer.h"

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/log.h"
 #include "lockstep/optim/rules/group_rule.h"
@@ -123,18 +123,18 @@ class ServedByThreads final : public ServedState {
     return std::make_shared<Changing>(*this, call);
   }
 
-  ServedCut cut(FunctionRef<void(const ServedView&)> capture) override {
+  ServedCut cut(FunctionRef<void(const ServedView&)> take) override {
     const std::lock_guard<std::recursive_mutex> lock(state_.run_mutex);
     ServedCut cut;
     const CallerScope reads(Caller::kTask);
     CoordinatedRun* const run = state_.processes != nullptr ? state_.processes : state_.run;
     const auto capture_at = [&](const RunBegin& begin) {
       const GateHold hold(gate_, "Checkpoint::save");
-      capture({.goes_on = run != nullptr,
-               .cursor_of = [&](const DistributedDataset& data) -> std::optional<lockstep::data::Cursor> {
-                 if (state_.run == nullptr) return std::nullopt;
-                 return state_.run->place_of(data, begin);
-               }});
+      take({.goes_on = run != nullptr,
+            .cursor_of = [&](const DistributedDataset& data) -> std::optional<lockstep::data::Cursor> {
+              if (state_.run == nullptr) return std::nullopt;
+              return state_.run->place_of(data, begin);
+            }});
       fill(cut, begin);
     };
     if (run == nullptr) {

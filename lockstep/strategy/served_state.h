@@ -84,9 +84,9 @@ class ServedState {
   /// Waits until what was scheduled before is decided. While it lives, no step changes anything.
   virtual std::shared_ptr<void> changing(const char* call) = 0;
 
-  /// Calls `capture` while all values are those after the same steps, which it may copy. Steps go on when it has
+  /// Calls `take` while all values are those after the same steps, which it may copy. Steps go on when it has
   /// returned.
-  virtual ServedCut cut(FunctionRef<void(const ServedView&)> capture) = 0;
+  virtual ServedCut cut(FunctionRef<void(const ServedView&)> take) = 0;
 
   virtual std::vector<std::string> tables() const = 0;
   /// Why a saved table does not fit the program's table of this name; empty where it does.

@@ -123,7 +123,7 @@ TEST_F(SlicedCheckpoint, TakesMemoryForTheSlotsOfOneShare) {
     constexpr int64_t kOwn = 2 * kKilobytes / 4 + 2 * kHugePages;
     step();
     EXPECT_LE(resident(), kOwn);
-    const internal::Image image = internal::capture(strategy, internal::Tracked());
+    const internal::Image image = internal::take_image(strategy, internal::Tracked());
     const internal::WritePlan plan = internal::plan_of(image);
     {
       // A share of weights and slots is at most a quarter of three vectors.

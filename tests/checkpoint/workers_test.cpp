@@ -25,7 +25,7 @@ using testing::WorkersCase;
 
 /// The values of all replicas, as a run of one worker has them.
 std::string whole_digest(const Training& training, Strategy& strategy) {
-  const internal::Image image = internal::capture(strategy, internal::Tracked());
+  const internal::Image image = internal::take_image(strategy, internal::Tracked());
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& one : image.tensors) named.emplace_back(one.name, one.value);
   return sha256_of(named) + std::to_string(training.best);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/take_image.h"
 
 namespace lockstep::internal::inline checkpoint {
 

@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/folder/together.h"
 #include "lockstep/checkpoint/formats/strict_json.h"
 #include "lockstep/checkpoint/late_values.h"
 #include "lockstep/checkpoint/restore/restore_plan.h"
 #include "lockstep/checkpoint/restore/restored_slices.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/core/counted.h"
 #include "lockstep/core/error.h"
 #include "lockstep/core/fingerprint.h"

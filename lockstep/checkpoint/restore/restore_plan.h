@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/late_values.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/data/distributed_dataset.h"
 #include "lockstep/strategy/served_state.h"
 #include "lockstep/strategy/state_items.h"

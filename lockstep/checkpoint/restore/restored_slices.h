@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/checkpoint/capture.h"
 #include "lockstep/checkpoint/image.h"
+#include "lockstep/checkpoint/take_image.h"
 #include "lockstep/optim/forms/sliced_slots.h"
 #include "lockstep/strategy/strategy.h"
 

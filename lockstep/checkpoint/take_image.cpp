@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/capture.h"
+#include "lockstep/checkpoint/take_image.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
@@ -273,7 +273,7 @@ Image captured(const Strategy& strategy, const Tracked& tracked, const ServedVie
 
 }  // namespace
 
-Image capture(const Strategy& strategy, const Tracked& tracked) {
+Image take_image(const Strategy& strategy, const Tracked& tracked) {
   require_at_rest(strategy, tracked, "Checkpoint::save");
   ServedState* const served = served_state_of(strategy);
   if (served == nullptr) return captured(strategy, tracked, nullptr);

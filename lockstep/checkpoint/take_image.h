@@ -64,7 +64,7 @@ void note_compute_settings(const Strategy& strategy, RunRecord& run);
 /// replicas share are borrowed, and with one worker the others too: the next step, or write, changes them. Of a sliced
 /// slot it has the memory, in which only this worker's slice has a meaning: see FilledSlots. A DivergenceError where a
 /// foreign write to a mirrored variable is found.
-Image capture(const Strategy& strategy, const Tracked& tracked);
+Image take_image(const Strategy& strategy, const Tracked& tracked);
 
 /// Whether the patterns want a name: all names where there are no patterns.
 bool is_wanted(const std::vector<std::string>& patterns, const std::string& name);
