@@ -10,6 +10,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_tensor.h"
@@ -54,9 +55,11 @@ Weights::Weight weight_with(const at::Tensor& component) {
   return found == all.by_component.end() ? Weights::Weight() : found->second;
 }
 
+thread_local const at::Tensor* weight_of_thread = nullptr;  // of a WeightOfProductScope
+
 /// The weight whose gradient the product `left` times `right` is; without a variable where it cannot stay factors.
 Weights::Weight weight_of(const at::Tensor& left, const at::Tensor& right) {
-  const at::Tensor weight = weight_of_running_product();
+  const at::Tensor weight = weight_of_thread ? *weight_of_thread : weight_of_running_product();
   if (!weight.defined() || weight.dim() != 2) return {};
   if (weight.size(0) != left.size(0) || weight.size(1) != right.size(1)) return {};
   return weight_with(weight);
@@ -77,6 +80,11 @@ GradientForm form_of(const VariableState& variable, Factoring factoring) {
 }
 
 }  // namespace
+
+WeightOfProductScope::WeightOfProductScope(const at::Tensor& weight)
+    : outer_(std::exchange(weight_of_thread, &weight)) {}
+
+WeightOfProductScope::~WeightOfProductScope() { weight_of_thread = outer_; }
 
 bool may_stay_factors(const at::Tensor& left, const at::Tensor& right) {
   if (at::GradMode::is_enabled() || left.dim() != 2 || right.dim() != 2 || !is_plain_float(left) ||

@@ -37,6 +37,19 @@ class FactoredWeights {
   std::vector<std::shared_ptr<VariableState>> variables_;
 };
 
+/// While it lives, the products of the calling thread that may be the gradient of `weight` are taken for it. For a step
+/// that is repeated without a graph.
+class WeightOfProductScope {
+ public:
+  explicit WeightOfProductScope(const at::Tensor& weight);
+  ~WeightOfProductScope();
+  WeightOfProductScope(const WeightOfProductScope&) = delete;
+  WeightOfProductScope& operator=(const WeightOfProductScope&) = delete;
+
+ private:
+  const at::Tensor* const outer_;
+};
+
 /// Whether `left` times `right` may be the gradient of a weight that a FactoredWeights has taken. Cheap, and false for
 /// nearly all products.
 bool may_stay_factors(const at::Tensor& left, const at::Tensor& right);

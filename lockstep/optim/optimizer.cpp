@@ -8,6 +8,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/step_recorder.h"
 #include "lockstep/variable/update.h"
 
 namespace lockstep {
@@ -17,6 +18,16 @@ using internal::GroupRule;
 using internal::RuleSettings;
 
 namespace {
+
+/// All that a call is asked for, so that a recorded step knows a call with other options for another one.
+std::string text_of(const StepOptions& options) {
+  const auto number = [](const std::optional<double>& one) {
+    return one ? fmt::format("{}", *one) : std::string("no");
+  };
+  return fmt::format("({} clip_global_norm, {} clip_value, {:d}{:d}{:d}{:d})", number(options.clip_global_norm),
+                     number(options.clip_value), options.check_finite, options.loss_scaled_by_hand,
+                     options.gradients_changed_on_purpose, options.skip_non_finite);
+}
 
 constexpr const char* kBetweenSteps = "leave the options of an optimizer alone: read or set them between runs";
 
@@ -29,10 +40,30 @@ internal::OptimizerState& Optimizer::here() const {
 }
 
 StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options, const std::source_location& place) const {
-  return here().step(context, options, place);
+  internal::OptimizerState& state = here();
+  if (!internal::StepRecorder::current()) return state.step(context, options, place);
+  internal::RecordedCall call(
+      fmt::format("optimizer.step of '{}'{}", name(), text_of(options)), {},
+      [kept = state_, options, place](const ReplicaContext& again, std::span<const at::Tensor>) {
+        kept->step(again, options, place);
+        return std::vector<at::Tensor>();
+      });
+  const StepInfo info = state.step(context, options, place);
+  call.end();
+  return info;
 }
 
-void Optimizer::zero_grad(const ReplicaContext& context) const { here().zero_grad(context); }
+void Optimizer::zero_grad(const ReplicaContext& context) const {
+  internal::OptimizerState& state = here();
+  if (!internal::StepRecorder::current()) return state.zero_grad(context);
+  internal::RecordedCall call(fmt::format("optimizer.zero_grad of '{}'", name()), {},
+                              [kept = state_](const ReplicaContext& again, std::span<const at::Tensor>) {
+                                kept->zero_grad(again);
+                                return std::vector<at::Tensor>();
+                              });
+  state.zero_grad(context);
+  call.end();
+}
 
 const std::string& Optimizer::name() const { return here().name(); }
 

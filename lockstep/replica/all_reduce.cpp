@@ -8,7 +8,10 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include <iterator>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/reduce/loops/stream_copy.h"
@@ -20,6 +23,7 @@
 #include "lockstep/replica/pool/round.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/step_recorder.h"
 
 namespace lockstep::internal::inline replica {
 
@@ -127,9 +131,21 @@ class AllReduceMeeting final : public Meeting {
 };
 
 AllReduceMeeting::Tensors meet_all_reduce(const ReplicaContext& context, const AllReduceCall& call) {
+  std::optional<RecordedCall> recorded;
+  if (StepRecorder::current()) {
+    recorded.emplace(call.describe(), call.values,
+                     [reduction = call.reduction, with_gradient = call.with_gradient, place = call.place,
+                      is_backward = call.is_backward](const ReplicaContext& again, std::span<const at::Tensor> values) {
+                       const auto results = meet_all_reduce(
+                           again, {reduction, {values.data(), values.size()}, with_gradient, place, is_backward});
+                       return std::vector<at::Tensor>(results.begin(), results.end());
+                     });
+  }
   AllReduceMeeting meeting(ContextAccess::group(context), call);
   ContextAccess::group(context).meet(context, meeting);
-  return meeting.take_outputs();
+  auto results = meeting.take_outputs();
+  if (recorded) recorded->end({results.data(), results.size()});
+  return results;
 }
 
 std::vector<at::Tensor> all_reduce_with_gradient(const ReplicaContext& context, const AllReduceCall& call,

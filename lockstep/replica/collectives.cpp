@@ -5,7 +5,11 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "lockstep/core/error.h"
 #include "lockstep/reduce/across_replicas.h"
@@ -14,6 +18,7 @@
 #include "lockstep/replica/meeting.h"
 #include "lockstep/replica/replica_context.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/step_recorder.h"
 
 namespace lockstep::internal::inline replica {
 
@@ -89,11 +94,37 @@ struct AllGatherFunction : torch::autograd::Function<AllGatherFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& value, const ReplicaContext* context, int64_t axis,
                             bool with_gradient, const std::source_location* place) {
     AllGatherMeeting meeting(ContextAccess::group(*context), value, axis, with_gradient, *place);
+    std::optional<RecordedCall> recorded;
+    const auto known_offset = std::make_shared<int64_t>(0);
+    if (StepRecorder::current()) {
+      recorded.emplace(meeting.describe(), std::span(&value, 1),
+                       [axis, with_gradient, known_offset, place = *place](const ReplicaContext& again,
+                                                                           std::span<const at::Tensor> values) {
+                         return gathered_again(again, values.front(), axis, with_gradient, *known_offset, place);
+                       });
+    }
     ContextAccess::group(*context).meet(*context, meeting);
+    *known_offset = meeting.offset();
+    if (recorded) recorded->end(std::span(&meeting.output(), 1));
     ctx->saved_data["axis"] = meeting.axis();
     ctx->saved_data["offset"] = meeting.offset();
     ctx->saved_data["length"] = value.size(meeting.axis());
     return meeting.output();
+  }
+
+  /// In a recorded step, whose backward takes the gradient from where it was.
+  static std::vector<at::Tensor> gathered_again(const ReplicaContext& context, const at::Tensor& value, int64_t axis,
+                                                bool with_gradient, int64_t offset, const std::source_location& place) {
+    AllGatherMeeting meeting(ContextAccess::group(context), value, axis, with_gradient, place);
+    ContextAccess::group(context).meet(context, meeting);
+    if (meeting.offset() != offset) {
+      throw DivergenceError("LS-CAPTURE-SHAPE",
+                            "a captured step departs from its recording: the tensors that other replicas bring to "
+                            "all_gather have other sizes now",
+                            "give all replicas batches whose sizes follow from the global batch, as distribute() does, "
+                            "or run this step without capture()");
+    }
+    return {meeting.output()};
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {

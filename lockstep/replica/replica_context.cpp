@@ -12,6 +12,7 @@
 #include "lockstep/replica/loss/loss_weight.h"
 #include "lockstep/replica/loss/padding_check.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/step_recorder.h"
 
 namespace lockstep {
 
@@ -74,6 +75,7 @@ c10::Device ReplicaContext::device() const {
 
 int64_t ReplicaContext::step() const {
   check_is_current("step()");
+  internal::refuse_recording("asks for ctx.step(), a number that is another one in each run");
   return group_.step();
 }
 
@@ -118,7 +120,12 @@ at::Tensor ReplicaContext::weigh(const at::Tensor& mean_loss, Count part, Count 
     internal::watch_backward(zero, mean_loss, loss, losses_);
     return zero;
   }
-  had_loss_not_finite_ = had_loss_not_finite_ || internal::is_seen_not_finite(mean_loss);
+  const auto look = [](const ReplicaContext& context, std::span<const at::Tensor> losses) {
+    context.had_loss_not_finite_ = context.had_loss_not_finite_ || internal::is_seen_not_finite(losses.front());
+    return std::vector<at::Tensor>();
+  };
+  look(*this, {&mean_loss, 1});
+  if (internal::StepRecorder::current()) internal::RecordedCall("scale_loss", {&mean_loss, 1}, look).end();
   if (!is_whole) return internal::weighted_loss(mean_loss, loss, losses_);
   if (group_.num_replicas() == 1) {
     losses_->count_whole();

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/replica_group.h"
+#include "lockstep/replica/step_recorder.h"
 #include "lockstep/variable/kinds/on_read_state.h"
 #include "lockstep/variable/kinds/written_memory.h"
 #include "lockstep/variable/registry.h"
@@ -263,6 +266,19 @@ void write_inside(VariableState& variable, const ReplicaContext& context, Write 
   ContextAccess::group(context).meet(context, meeting);
 }
 
+/// The same, which a recorder of the step is told of.
+void write_in_step(const std::shared_ptr<VariableState>& variable, const ReplicaContext& context, Write write,
+                   const at::Tensor& value) {
+  if (!internal::StepRecorder::current()) return write_inside(*variable, context, write, value);
+  internal::RecordedCall call(fmt::format("{} of variable '{}'", name_of(write), variable->name()), {&value, 1},
+                              [variable, write](const ReplicaContext& again, std::span<const at::Tensor> values) {
+                                write_inside(*variable, again, write, values.front());
+                                return std::vector<at::Tensor>();
+                              });
+  write_inside(*variable, context, write, value);
+  call.end();
+}
+
 }  // namespace
 
 VariableState& Variable::state() const {
@@ -321,15 +337,18 @@ at::Tensor Variable::value(const ReplicaContext& context) const {
 }
 
 void Variable::assign(const ReplicaContext& context, const at::Tensor& value) const {
-  write_inside(state(), context, Write::kAssign, value);
+  state();
+  write_in_step(state_, context, Write::kAssign, value);
 }
 
 void Variable::assign_add(const ReplicaContext& context, const at::Tensor& value) const {
-  write_inside(state(), context, Write::kAdd, value);
+  state();
+  write_in_step(state_, context, Write::kAdd, value);
 }
 
 void Variable::assign_sub(const ReplicaContext& context, const at::Tensor& value) const {
-  write_inside(state(), context, Write::kSub, value);
+  state();
+  write_in_step(state_, context, Write::kSub, value);
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
+#include "lockstep/replica/step_recorder.h"
 
 namespace lockstep::internal::inline replica {
 
@@ -94,7 +95,8 @@ at::Tensor weighted_loss(const at::Tensor& loss, double weight) {
 
 at::Tensor weighted_loss(const at::Tensor& mean_loss, const ScaledLosses::Loss& loss,
                          const std::shared_ptr<ScaledLosses>& losses) {
-  if (!is_plain_number(mean_loss) || torch::autograd::isFwGradDefined(mean_loss)) {
+  // A recorder hears operators alone.
+  if (!is_plain_number(mean_loss) || torch::autograd::isFwGradDefined(mean_loss) || StepRecorder::current()) {
     const at::Tensor result = mean_loss * loss.weight;
     if (losses) watch_backward(result, mean_loss, loss, losses);
     return result;

@@ -15,6 +15,7 @@
 #include "lockstep/core/trace/recorder.h"
 #include "lockstep/replica/pool/compute_settings.h"
 #include "lockstep/replica/pool/pinning.h"
+#include "lockstep/replica/step_recorder.h"
 
 namespace lockstep::internal::inline replica {
 
@@ -168,6 +169,8 @@ bool ReplicaPool::run_body(int64_t r) {
 
 void ReplicaPool::meet(int64_t r, Meeting& meeting) {
   sleep_for_good_if_abandoned();
+  if (StepRecorder* const recorder = StepRecorder::current())
+    recorder->refuse(std::string("makes the call ") + meeting.what() + ", which cannot be recorded");
   Replica& self = replicas_[r];
   if (stopping_) stop(self);
   self.meeting = &meeting;

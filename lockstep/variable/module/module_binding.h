@@ -55,6 +55,8 @@ class ModuleBinding {
   const std::vector<Variable>& variables() const { return variables_; }
   /// That of this process's first replica.
   const torch::nn::Module& first_module() const { return *modules_.front(); }
+  /// Local replica r's.
+  const std::shared_ptr<torch::nn::Module>& module(int64_t r) const { return modules_[static_cast<std::size_t>(r)]; }
   /// Throws a DivergenceError for the first parameter that is damaged. Any thread.
   void require_sound() const;
   /// Whether local replica r's module is `module`. Any thread.
