@@ -1,6 +1,6 @@
 # The order of the library's folders, which scripts/check-layers reads here, and the check that a folder's objects call
 # nothing of the folders after it: each folder is linked with those before it, and nothing may be undefined.
-set(layers core memory cluster comm intercept reduce replica layers variable data linear gradient exchange optim strategy checkpoint train server choice testing)
+set(layers core memory cluster comm intercept reduce replica layers variable data linear gradient exchange optim capture strategy checkpoint train server choice testing)
 
 # lockstep_link_check(FOLDER): the target lockstep_links_FOLDER links the objects of this folder and of those before it, and
 # fails where they use what only a later folder defines. lockstep_links is all of these targets.

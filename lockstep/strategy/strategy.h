@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/capture/captured_step.h"
 #include "lockstep/core/findings.h"
 #include "lockstep/core/function_ref.h"
 #include "lockstep/core/ids.h"
@@ -118,6 +119,12 @@ class Strategy {
   template <class... ArgumentsAndFn>
   auto run(ArgumentsAndFn&&... arguments_and_fn) {
     return run_step(Mode::kStep, arguments_and_fn...);
+  }
+  /// `fn` as a step that is recorded at its first calls and replayed afterwards, with the same bits: given to run() and
+  /// evaluate() in place of `fn`. See CapturedStep. A handle, which may be made at any time.
+  template <class Fn>
+  CapturedStep<std::decay_t<Fn>> capture(Fn&& fn) const {
+    return CapturedStep<std::decay_t<Fn>>(group_, std::forward<Fn>(fn));
   }
   /// run() with gradients off, with all modules of the strategy in evaluation mode (their modes are restored after it),
   /// and with random streams that training does not use. Where replicas have different values of a module's buffer, all

@@ -189,6 +189,11 @@ Outcome train(const Plan& plan) {
 }
 
 Outcome train(Strategy& strategy, const Plan& plan) {
+  int64_t replayed = 0;
+  return train(strategy, plan, replayed);
+}
+
+Outcome train(Strategy& strategy, const Plan& plan, int64_t& replayed) {
   const auto model = strategy.make_module([&] { return make_program(plan.program); });
   const auto optimizer = make_optimizer(strategy, model, plan.optimizer);
   const auto data =
@@ -209,17 +214,26 @@ Outcome train(Strategy& strategy, const Plan& plan) {
   };
 
   Outcome outcome;
-  int done = 0;
-  for (int64_t epoch = 0; done < plan.steps; ++epoch) {
-    for (const auto& batch : data.epoch(epoch)) {
-      if (done == plan.steps) break;
-      outcome.losses.push_back(strategy.reduce(Reduction::kSum, strategy.run(batch, step)).item<double>());
-      ++done;
-      if (plan.evaluate_between && done % 5 == 0) {
-        strategy.evaluate(
-            batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
+  const auto train_by = [&](const auto& one) {
+    int done = 0;
+    for (int64_t epoch = 0; done < plan.steps; ++epoch) {
+      for (const auto& batch : data.epoch(epoch)) {
+        if (done == plan.steps) break;
+        outcome.losses.push_back(strategy.reduce(Reduction::kSum, strategy.run(batch, one)).template item<double>());
+        ++done;
+        if (plan.evaluate_between && done % 5 == 0) {
+          strategy.evaluate(
+              batch, [&](ReplicaContext& ctx, const Batch& part) { return model(ctx)->loss(part.input, part.target); });
+        }
       }
     }
+  };
+  if (plan.captured) {
+    const auto captured = strategy.capture(step);
+    train_by(captured);
+    replayed = captured.num_replayed();
+  } else {
+    train_by(step);
   }
   outcome.weights = sha256_of(pairs_of(strategy, model.variables(), VariableSynchronization::kOnWrite));
   outcome.state = sha256_of(pairs_of(strategy, model.variables(), VariableSynchronization::kOnRead));
@@ -233,7 +247,7 @@ std::ostream& operator<<(std::ostream& stream, const Plan& plan) {
   return stream << plan.program << " " << plan.optimizer << " V=" << plan.replicas << " D=" << plan.lanes
                 << (plan.copies == Copies::kPerReplica ? " copies" : "") << " batch=" << plan.global_batch
                 << " accumulate=" << plan.accumulate << " clip=" << plan.clip
-                << (plan.evaluate_between ? " evaluate" : "");
+                << (plan.evaluate_between ? " evaluate" : "") << (plan.captured ? " captured" : "");
 }
 
 std::ostream& operator<<(std::ostream& stream, const Outcome& outcome) {

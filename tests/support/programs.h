@@ -47,6 +47,7 @@ struct Plan {
   double clip = 0;        // 0: none
   bool evaluate_between = false;
   int threads_per_replica = 1;
+  bool captured = false;  // the step is recorded and replayed
 };
 
 /// Everything that a run leaves behind, as digests.
@@ -66,6 +67,8 @@ Optimizer make_optimizer(Strategy& strategy, const Replicated<std::shared_ptr<Pr
 Outcome train(const Plan& plan);
 /// The same on a strategy that has the plan's replicas; lanes, copies, seed and threads are the strategy's own.
 Outcome train(Strategy& strategy, const Plan& plan);
+/// The same; says how many calls of the step were replayed.
+Outcome train(Strategy& strategy, const Plan& plan, int64_t& replayed);
 
 /// Prints a plan, for parameterised tests.
 std::ostream& operator<<(std::ostream& stream, const Plan& plan);
