@@ -63,11 +63,14 @@ TaskWelcome TaskProcess::meet_chief() {
         chief_ = event->peer;
         network_.send(chief_link_, message_of_task(TaskWord::kProgram, setup_.program()));
         break;
-      case TaskEvent::Kind::kUnreachable:
-        throw ClusterError(
-            "LS-CLUSTER-JOIN",
-            fmt::format("{} cannot join the chief at {}: {}", self, setup_.cluster.chief_address(), event->text),
-            "start the chief, with the same cluster and secret as this task");
+      case TaskEvent::Kind::kUnreachable: {
+        const std::string fact =
+            fmt::format("{} cannot join the chief at {}: {}", self, setup_.cluster.chief_address(), event->text);
+        const char* const remedy = "start the chief, with the same cluster and secret as this task";
+        if (event->refusal == kDiffers) throw ClusterError("LS-CLUSTER-DIFFERS", fact, remedy);
+        if (event->refusal == kTaken) throw ClusterError("LS-CLUSTER-TAKEN", fact, "end the other process");
+        throw ClusterError("LS-CLUSTER-JOIN", fact, remedy);
+      }
       case TaskEvent::Kind::kLost:
         // That of an earlier coordinate() of the chief, say, which has ended: it listens again for the next one.
         if (is_chief(*event)) network_.connect({.job = TaskId::Job::kChief}, place_.chief, place_.chief_port, end);

@@ -4,12 +4,14 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/process/exit_codes.h"
 #include "lockstep/server/parameter_server.h"
 #include "tests/server/remote/remote_tasks.h"
 #include "tests/support/errors.h"
@@ -141,6 +143,25 @@ TEST(RemoteRun, AScheduleInsideCoordinateIsRefused) {
     });
   });
   testing::expect_all_ended_well(results);
+}
+
+TEST(RemoteRun, ATaskWithAnotherSecretIsNotWorthAnotherStart) {
+  std::atomic<int> code = 0;
+  const auto results = run_tasks(1, 1, [&](const ClusterSpec& spec) {
+    ClusterSpec mine = spec;
+    if (spec.job == "worker") mine.secret = Secret("another secret of the test");
+    ParameterServerStrategy strategy({.cluster = mine, .timeouts = {.join = std::chrono::seconds(3)}});
+    try {
+      return strategy.coordinate([](Coordinator&) {});
+    } catch (const std::exception& error) {
+      if (spec.job == "worker") code = static_cast<int>(exit_code_of(error));
+      throw;
+    }
+  });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kConfiguration));
+  EXPECT_NE(results[1].error.find("LS-CLUSTER-DIFFERS"), std::string::npos) << results[1].error;
+  EXPECT_NE(results[1].error.find("worker 0"), std::string::npos) << results[1].error;
+  EXPECT_NE(results[0].error.find("worker 0"), std::string::npos) << results[0].error;
 }
 
 }  // namespace
