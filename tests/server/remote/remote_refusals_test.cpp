@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/core/process/exit_codes.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/server/parameter_server.h"
 #include "tests/server/remote/remote_tasks.h"
 #include "tests/support/errors.h"
@@ -19,6 +20,7 @@
 namespace lockstep {
 namespace {
 
+using testing::expect_all_ended_well;
 using testing::run_tasks;
 
 TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
@@ -143,6 +145,63 @@ TEST(RemoteRun, AScheduleInsideCoordinateIsRefused) {
     });
   });
   testing::expect_all_ended_well(results);
+}
+
+/// A worker's data set differs from the chief's: `make` is called with whether it is that worker.
+void expect_data_refused(const std::function<DistributedDataset(ParameterServerStrategy&, bool)>& make,
+                         const char* there, const char* here) {
+  const auto results = run_tasks(2, 1, [&](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const DistributedDataset data = make(strategy, spec.job == "worker" && spec.task == 1);
+    return strategy.coordinate([](Coordinator&) {});
+  });
+  for (const std::size_t task : {0, 2}) {
+    const std::string& error = results[task].error;
+    for (const char* const part : {"worker 1", "data set 0", there, here, task == 2 ? "LS-CLUSTER-DIFFERS" : ""})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+  }
+}
+
+TEST(RemoteRun, AWorkerWithAnotherBatchSizeIsRefused) {
+  expect_data_refused(
+      [](ParameterServerStrategy& strategy, bool is_other) {
+        return strategy.distribute(data::from_tensors(torch::ones({12, 1}), torch::zeros({12})),
+                                   {.global_batch = is_other ? 6 : 4});
+      },
+      ".global_batch = 6", ".global_batch = 4");
+}
+
+TEST(RemoteRun, AWorkerWithOtherDataIsRefused) {
+  expect_data_refused(
+      [](ParameterServerStrategy& strategy, bool is_other) {
+        const int64_t samples = is_other ? 11 : 12;
+        return strategy.distribute(data::from_tensors(torch::ones({samples, 1}), torch::zeros({samples})),
+                                   {.global_batch = 4, .name = "train"});
+      },
+      "11 samples", "12 samples");
+}
+
+TEST(RemoteRun, WhoTakesNoBatchesNeedsNoData) {
+  expect_all_ended_well(run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec});
+    const auto distribute = [&](int64_t batch) {
+      return strategy.distribute(data::from_tensors(torch::ones({12, 1}), torch::zeros({12})), {.global_batch = batch});
+    };
+    DistributedDataset train;
+    DistributedDataset extra;
+    if (spec.job != "ps") train = distribute(4);
+    if (spec.job == "chief") extra = distribute(3);
+    const auto size = strategy.step("size", [&](WorkerContext& ctx) { return train.next(ctx).size(); });
+    DistributedDataset inside;
+    for (int i = 0; i < 2; ++i) {
+      const int code = strategy.coordinate([&](Coordinator& coordinator) {
+        EXPECT_EQ(coordinator.schedule(size).get(), 4);
+        inside = distribute(2);
+      });
+      if (code != 0) return code;
+    }
+    return 0;
+  }));
 }
 
 TEST(RemoteRun, ATaskWithAnotherSecretIsNotWorthAnotherStart) {
