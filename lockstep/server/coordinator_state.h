@@ -24,7 +24,8 @@ namespace lockstep::internal::inline server {
 
 /// What lasts from one coordinate() to the next.
 struct CoordinatorState {
-  std::vector<NamedStep> steps = {};  // by kind
+  std::vector<NamedStep> steps = {};       // by kind
+  std::vector<std::string> trainers = {};  // whose functions are among them: the options of each
   std::unique_ptr<OwnThings> own = {};
   std::map<const void*, int64_t> batch_indexes = {};  // of a worker that is a process: ScheduledBatches
   std::vector<std::weak_ptr<TableState>> tables = {};

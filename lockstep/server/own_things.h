@@ -11,8 +11,8 @@
 
 namespace lockstep::internal::inline server {
 
-/// Variables and data sets that are made inside coordinate() are made on the chief alone. No other task has to have them,
-/// and no server holds them.
+/// Variables and data sets that are made inside coordinate(), or by callbacks of a Trainer, are made on the chief
+/// alone. No other task has to have them, and no server holds them.
 class OwnThings {
  public:
   /// Of this strategy, which outlives it.

@@ -268,12 +268,14 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .steps = state_->steps,
           .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
           .data_sets = std::move(data_sets),
+          .trainers = state_->trainers,
           .batch_indexes = state_->batch_indexes,
           .rounds_gradients = options_.wire == WireFormat::kBFloat16};
 }
 
-std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {
-  return internal::TrainedSteps::make(*this, setup);
+std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup,
+                                                                                const internal::MetricList& metrics) {
+  return internal::TrainedSteps::make(*this, setup, metrics);
 }
 
 void ParameterServerStrategy::add_on_checkpoint(internal::OnCheckpoint fn) {

@@ -22,7 +22,7 @@ namespace {
 using Kind = StateItem::Kind;
 
 /// What tasks tell each other: not where each reads its data, nor what is a function of the program, nor variables that
-/// the chief alone has, because they were made inside coordinate().
+/// the chief alone has, because they were made inside coordinate() or by callbacks of a Trainer.
 bool is_shared(const StateItem& item, const Catalog& catalog) {
   if (item.kind == Kind::kMirrored || item.kind == Kind::kOnRead) return catalog.has_variable(item.name);
   if (item.kind == Kind::kCursor || item.kind == Kind::kRule || item.name == "seed") return false;

@@ -30,6 +30,7 @@ struct RemoteSetup {
   std::vector<NamedStep> steps = {};  // by kind
   Catalog catalog;
   std::vector<std::string> data_sets = {};        // how each is dealt, in order of creation
+  std::vector<std::string> trainers = {};         // the options of each
   std::map<const void*, int64_t>& batch_indexes;  // by data set, of a worker: ScheduledBatches
   bool rounds_gradients = false;                  // to bfloat16, those of float32
 
