@@ -269,6 +269,7 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
           .data_sets = std::move(data_sets),
           .trainers = state_->trainers,
+          .owns_schedules = state_->own->has_schedules(),
           .batch_indexes = state_->batch_indexes,
           .rounds_gradients = options_.wire == WireFormat::kBFloat16};
 }

@@ -125,6 +125,37 @@ TEST(RemoteFit, CallbacksDecideOnTheChief) {
   expect_equal(fit_by_tasks({.staleness = 0}, 2, 2, {}, make), expected);
 }
 
+TEST(RemoteFit, RatesFollowSchedulesAndWhatCallbacksSet) {
+  const Prepare scheduled = [](const Setting& setting) {
+    setting.optimizer.set_schedule(schedules::cosine(0.05, 10, {.end = 0.001}));
+  };
+  const auto at = [](int64_t step, const std::function<void(const Optimizer&)>& change) -> MakeOptions {
+    return [=] {
+      return FitOptions{.epochs = 3, .callbacks = {callbacks::each_step([=](Trainer& of, const Logs&) {
+                                       if (of.status().step == step) change(of.optimizer());
+                                     })}};
+    };
+  };
+  const MakeOptions plain = [] { return FitOptions{.epochs = 3}; };
+  const MakeOptions another = at(5, [](const Optimizer& one) { one.set_schedule(schedules::exponential(0.1, 0.5)); });
+  const MakeOptions none = at(5, [](const Optimizer& one) { one.set_learning_rate(0.2); });
+  const MakeOptions plateau = [] {
+    return FitOptions{.epochs = 3,
+                      .callbacks = {callbacks::reduce_on_plateau(
+                          {.monitor = "loss", .factor = 0.5, .patience = 1, .min_delta = 10})}};
+  };
+  const auto digest_with = [&](const MakeOptions& make, const Prepare& prepare) {
+    const FitResult expected = fit_by_threads(2, {}, make, prepare);
+    expect_equal(fit_by_tasks({.staleness = 0}, 2, 2, {}, make, prepare), expected);
+    return expected.digest;
+  };
+  const std::string first = digest_with(plain, scheduled);
+  EXPECT_NE(digest_with(another, scheduled), first);
+  EXPECT_NE(digest_with(none, scheduled), first);
+  EXPECT_NE(digest_with(plateau, scheduled), first);
+  EXPECT_NE(digest_with(another, {}), digest_with(plain, {}));
+}
+
 /// Keeps a value of its own in a variable that it makes in its first fit.
 class Remembering final : public Callback {
  public:

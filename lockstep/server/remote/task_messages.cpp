@@ -112,4 +112,14 @@ std::string difference_of_programs(const std::string& theirs, const std::string&
   return fmt::format("{} describes its program otherwise than the chief", them);
 }
 
+std::string without_schedules(const std::string& program) {
+  std::string text;
+  for (std::string_view left(program); !left.empty();) {
+    const std::string_view line = left.substr(0, left.find('\n') + 1);  // of npos: nothing
+    if (!line.starts_with(kSchedule)) text += line;
+    left.remove_prefix(line.empty() ? left.size() : line.size());
+  }
+  return text;
+}
+
 }  // namespace lockstep::internal::server

@@ -29,7 +29,7 @@ std::string RemoteSetup::program() const {
                                  rounds_gradients ? "bfloat16" : "exact", join.timeouts.lost.count());
   text += catalog.text();
   for (const std::string& one : StrategyAccess::optimizer_texts(strategy)) text += one + "\n";
-  for (const std::string& one : StrategyAccess::schedule_texts(strategy)) text += one + "\n";
+  for (const std::string& one : StrategyAccess::schedule_texts(strategy)) text += fmt::format("{}{}\n", kSchedule, one);
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
   for (std::size_t i = 0; i < trainers.size(); ++i) text += fmt::format("Trainer {}: {}\n", i, trainers[i]);
   for (std::size_t i = 0; i < data_sets.size(); ++i) text += fmt::format("{} {}: {}\n", kDataSet, i, data_sets[i]);

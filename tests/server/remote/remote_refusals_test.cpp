@@ -124,29 +124,6 @@ TEST(RemoteRun, AServerWithAnotherScheduleIsRefused) {
       "0.1 0.1 0.1 0.5", "0.1 0.1 0.1 0.1");
 }
 
-TEST(RemoteRun, AScheduleInsideCoordinateIsRefused) {
-  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
-    ParameterServerStrategy strategy({.cluster = spec});
-    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
-    const auto optimizer = strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
-    const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-      weights[0].value(ctx).sum().backward();
-      ctx.push();
-    });
-    return strategy.coordinate([&](Coordinator& coordinator) {
-      optimizer.set_learning_rate(0.2);
-      coordinator.schedule(step);
-      optimizer.set_schedule([](int64_t) { return 0.01; });
-      testing::expect_error<UsageError>([&] { coordinator.schedule(step); }, "LS-MADE-LATE",
-                                        {"schedule", "before coordinate()"});
-      optimizer.set_learning_rate(0.2);  // takes the schedule away
-      coordinator.schedule(step);
-      coordinator.join();
-    });
-  });
-  testing::expect_all_ended_well(results);
-}
-
 /// A worker's data set differs from the chief's: `make` is called with whether it is that worker.
 void expect_data_refused(const std::function<DistributedDataset(ParameterServerStrategy&, bool)>& make,
                          const char* there, const char* here) {
