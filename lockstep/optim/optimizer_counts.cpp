@@ -61,7 +61,9 @@ void OptimizerCounts::set(int64_t first, std::span<const RuleSettings> settings,
   for (std::size_t k = 0; k < settings.size(); ++k) {
     const std::size_t g = static_cast<std::size_t>(first) + k;
     rules_[g]->set(settings[k]);
-    if (schedule != nullptr) schedules_[g] = {.rate_of_step = *schedule, .is_missing = false};
+    if (schedule == nullptr) continue;
+    if (*schedule || schedules_[g].rate_of_step) ++schedule_version_;
+    schedules_[g] = {.rate_of_step = *schedule, .is_missing = false};
   }
   follow_schedules();
 }

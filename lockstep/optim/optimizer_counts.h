@@ -55,6 +55,10 @@ class OptimizerCounts {
   /// Whether the group's learning rate follows a schedule; or did so in the state that was loaded last, and since then
   /// the program has set neither a schedule nor a rate, and no step has begun.
   bool has_schedule(int64_t group) const;
+  /// The schedule that the group's learning rate follows; empty where there is none.
+  const Schedule& schedule(int64_t group) const { return schedules_[static_cast<std::size_t>(group)].rate_of_step; }
+  /// Another number after each call that has set a schedule or taken one away.
+  uint64_t schedule_version() const { return schedule_version_; }
   /// The learning rates that the schedules of groups give for some steps, for comparisons; empty where none has one.
   std::string schedule_text() const;
   /// Makes a finding, once, of groups that had a schedule in the state that was loaded, and have none here.
@@ -109,7 +113,8 @@ class OptimizerCounts {
   std::vector<int64_t> steps_;              // by variable
   int64_t extra_steps_ = 0;
   std::vector<GroupSchedule> schedules_;  // by group
-  std::exception_ptr schedule_error_;     // of the next step
+  uint64_t schedule_version_ = 0;
+  std::exception_ptr schedule_error_;  // of the next step
   std::optional<Before> before_;
 };
 

@@ -15,6 +15,7 @@
 #include "lockstep/server/evaluator.h"
 #include "lockstep/server/local/local_run.h"
 #include "lockstep/server/local/table_state.h"
+#include "lockstep/server/own_things.h"
 #include "lockstep/server/record/run_record.h"
 #include "lockstep/server/step_call.h"
 #include "lockstep/strategy/served_state.h"
@@ -23,7 +24,9 @@ namespace lockstep::internal::inline server {
 
 /// What lasts from one coordinate() to the next.
 struct CoordinatorState {
-  std::vector<NamedStep> steps = {};                  // by kind
+  std::vector<NamedStep> steps = {};       // by kind
+  std::vector<std::string> trainers = {};  // whose functions are among them: the options of each
+  std::unique_ptr<OwnThings> own = {};
   std::map<const void*, int64_t> batch_indexes = {};  // of a worker that is a process: ScheduledBatches
   std::vector<std::weak_ptr<TableState>> tables = {};
   RunBegin begin = {};  // where the next run begins

@@ -138,6 +138,7 @@ ParameterServerStrategy::ParameterServerStrategy(ParameterServerOptions options)
       gate_(std::make_shared<internal::StrategyGate>()),
       state_(std::make_unique<internal::CoordinatorState>()) {
   internal::StrategyAccess::set_gate(*this, gate_);
+  state_->own = std::make_unique<internal::OwnThings>(*this, gate_);
   state_->served = internal::served_by_threads(*this, gate_, *state_, options_.workers, parts());
 }
 
@@ -186,7 +187,10 @@ std::vector<std::vector<internal::Shard>> ParameterServerStrategy::place(const s
 
 std::vector<Variable> ParameterServerStrategy::placed_variables() const {
   std::vector<Variable> all = variables();
-  std::erase_if(all, [](const Variable& one) { return one.state().is_slot(); });  // slots lie beside their variables
+  std::erase_if(all, [&](const Variable& one) {
+    return one.state().is_slot() ||  // slots lie beside their variables
+           state_->own->has(one.shared_state());
+  });
   return all;
 }
 
@@ -252,6 +256,10 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
   for (const auto& one : state_->tables) {
     if (auto table = one.lock()) tables.push_back(std::move(table));
   }
+  std::vector<std::string> data_sets;
+  for (const auto& [deal, text] : internal::StrategyAccess::data_sets(*this)) {
+    if (!state_->own->has(deal)) data_sets.push_back(text);
+  }
   return {.strategy = *this,
           .gate = gate_,
           .cluster = *options_.cluster,
@@ -259,12 +267,16 @@ internal::RemoteSetup ParameterServerStrategy::remote_setup(const internal::Chie
           .chief = chief,
           .steps = state_->steps,
           .catalog = internal::Catalog(std::move(variables), shards, std::move(tables)),
+          .data_sets = std::move(data_sets),
+          .trainers = state_->trainers,
+          .owns_schedules = state_->own->has_schedules(),
           .batch_indexes = state_->batch_indexes,
           .rounds_gradients = options_.wire == WireFormat::kBFloat16};
 }
 
-std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup) {
-  return internal::TrainedSteps::make(*this, setup);
+std::unique_ptr<internal::StepRunner> ParameterServerStrategy::make_step_runner(const internal::TrainerSetup& setup,
+                                                                                const internal::MetricList& metrics) {
+  return internal::TrainedSteps::make(*this, setup, metrics);
 }
 
 void ParameterServerStrategy::add_on_checkpoint(internal::OnCheckpoint fn) {
@@ -354,6 +366,7 @@ int ParameterServerStrategy::coordinate_processes(internal::ChiefOptions chief,
   const internal::TaskPlace place = internal::place_of_task(setup.cluster, setup.join);
   if (setup.cluster.job == "worker") return internal::WorkerProcess(setup, place).serve();
   if (setup.cluster.job == "ps") return internal::ServerProcess(setup, place).serve();
+  const std::shared_ptr<void> own = state_->own->scope();
   internal::ChiefProcess run(setup, place, state_->begin.chief);
   struct UnderWay {
     internal::CoordinatorState& state;

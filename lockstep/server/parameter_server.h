@@ -181,6 +181,7 @@ class ParameterServerStrategy final : public Strategy,
   }
 
  private:
+  friend class internal::TrainedSteps;
   internal::ServedState& served_state() const override;
   /// How many scheduled steps make one step() of the strategy.
   int64_t parts() const;
@@ -188,7 +189,8 @@ class ParameterServerStrategy final : public Strategy,
   RowsOptimizer make_rows_optimizer(const Embedding& table, const internal::RuleOptions& options);
   void add_on_checkpoint(std::function<void(const std::filesystem::path&, const RestoreInfo&)> fn);
   int coordinate_with(internal::FunctionRef<void(Coordinator&)> fn);
-  std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup) override;
+  std::unique_ptr<internal::StepRunner> make_step_runner(const internal::TrainerSetup& setup,
+                                                         const internal::MetricList& metrics) override;
   void coordinate_threads(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
   int coordinate_processes(internal::ChiefOptions chief, internal::FunctionRef<void(Coordinator&)> fn);
   void coordinate_run(internal::CoordinatedRun& run, internal::FunctionRef<void(Coordinator&)> fn);

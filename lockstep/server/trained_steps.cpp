@@ -1,20 +1,30 @@
 #include "lockstep/server/trained_steps.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <array>
 #include <cstddef>
 #include <deque>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
+#include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
 #include "lockstep/replica/call_gate.h"
 #include "lockstep/replica/loss/loss_weight.h"
+#include "lockstep/server/coordinator_state.h"
 #include "lockstep/server/local/evaluation.h"
 #include "lockstep/server/local/worker_task.h"
 #include "lockstep/server/parameter_server.h"
 #include "lockstep/server/record/run_record.h"
+#include "lockstep/server/remote/batch_bytes.h"
+#include "lockstep/server/remote/tensor_bytes.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 
@@ -79,15 +89,68 @@ PartCounts counts_of(const PartResult& all) {
           .output = all[2]};
 }
 
+PartCounts evaluated(const PartFunction& fn, WorkerContext& context, const Batch& part) {
+  WorkerPart here(context, context.task().current()->part);
+  return fn(here, std::span(&part, 1));
+}
+
+/// What has to be equal on all tasks: workers compute by their own Trainer's options.
+std::string text_of(const TrainerSetup& setup, const MetricList& metrics) {
+  return fmt::format(".clip_global_norm = {}, .accumulate = {}, .precision = {}, logs {}",
+                     setup.clip_global_norm ? fmt::format("{}", *setup.clip_global_norm) : "none", setup.accumulate,
+                     setup.precision == Precision::kBFloat16 ? "bfloat16" : "float32",
+                     fmt::join(metrics.names(static_cast<bool>(setup.loss)), ", "));
+}
+
+constexpr std::array kKinds{std::pair(PartKind::kTrain, "train"), std::pair(PartKind::kTrainFinite, "train, finite"),
+                            std::pair(PartKind::kEvaluate, "evaluate"), std::pair(PartKind::kPredict, "predict")};
+
+StepValue sent(const std::vector<Batch>& batches) {
+  std::string bytes;
+  ByteWriter(bytes).put(uint64_t{batches.size()});
+  for (const Batch& one : batches) put(bytes, one);
+  return bytes;
+}
+
+StepValue sent(const PartResult& tensors) {
+  std::string bytes;
+  ByteWriter(bytes).put(uint64_t{tensors.size()});
+  for (const at::Tensor& one : tensors) put(bytes, one);
+  return bytes;
+}
+
+/// What sent() gave, each part of which `get` reads.
+template <class T, class Get>
+std::vector<T> received(const StepValue& value, const char* what, const Get& get) {
+  const auto* const bytes = std::get_if<std::string>(&value);
+  if (bytes == nullptr) throw_other_step_value();
+  MessageReader from(*bytes, -1, what);
+  std::vector<T> all;
+  for (std::size_t left = from.get_count(1); left > 0; --left) all.push_back(get(from));
+  from.expect_end();
+  return all;
+}
+
 }  // namespace
 
 class TrainedSteps::Runner final : public StepRunner {
  public:
-  explicit Runner(ParameterServerStrategy& strategy) : strategy_(strategy) {}
+  Runner(ParameterServerStrategy& strategy, const TrainerSetup& setup, const MetricList& metrics)
+      : strategy_(strategy), works_(std::make_shared<std::vector<PartWork>>()) {
+    if (!strategy.has_processes()) return;
+    for (const auto& [kind, name] : kKinds) works_->push_back(part_work(kind, setup, metrics));
+    first_kind_ = name_steps(strategy, works_, text_of(setup, metrics));
+  }
+
+  bool serves() const override { return strategy_.has_processes() && strategy_.options_.cluster->job != "chief"; }
+
+  std::shared_ptr<void> own_scope() override {
+    return strategy_.has_processes() ? strategy_.state_->own->scope() : nullptr;
+  }
 
   void run(FunctionRef<void()> fn) override {
     if (run_ != nullptr) return fn();
-    strategy_.coordinate([&](Coordinator& coordinator) {
+    const int code = strategy_.coordinate([&](Coordinator& coordinator) {
       run_ = &coordinator.run_;
       struct Ended {
         Runner& runner;
@@ -98,15 +161,21 @@ class TrainedSteps::Runner final : public StepRunner {
       } const ended{*this};
       fn();
     });
+    if (code == 0) return;
+    throw PeerError("LS-PEER", "the chief's Trainer has thrown, and this task served it",
+                    "look at the chief's message");
   }
 
   void bring_together(FunctionRef<void()> fn) override {
+    // Numbers of steps are at hand: the chief of processes need not ask servers for all that has changed.
+    std::optional<CallerScope> as_task;
+    if (run_ != nullptr && run_->has_processes()) as_task.emplace(Caller::kTask);
     // Calls of replicas that come together are refused to the program, and not to whoever has the gate.
     const GateHold hold(run_ == nullptr ? nullptr : run_->gate(), "Variable::read");
     fn();
   }
 
-  void begin(std::vector<PerReplica<Batch>> batches, const DistributedDataset& data, const PartFunction& fn,
+  void begin(std::vector<PerReplica<Batch>> batches, const DistributedDataset& data, const PartWork& work,
              const StepLook& /*workers have the gradients, and the time*/) override {
     Handed handed{.data = data};
     for (const PerReplica<Batch>& batch : batches) handed.samples += batch.begin()->global_size;
@@ -118,12 +187,16 @@ class TrainedSteps::Runner final : public StepRunner {
         bytes += bytes_of(mine.back());
       }
       StepCall call;
-      call.call = [mine = std::move(mine), r, fn](WorkerContext& context) -> Payload {
-        for (const Batch& one : mine) context.note_batch(one);
-        WorkerPart here(context, r);
-        return std::make_shared<PartCounts>(fn(here, mine));
-      };
-      handed.parts.push_back(schedule_call(*run_, kTrainerStep, std::move(call), bytes, {}));
+      if (run_->has_processes()) {
+        call.inputs = {sent(mine), r};
+      } else {
+        call.call = [mine = std::move(mine), r, fn = work.call](WorkerContext& context) -> Payload {
+          for (const Batch& one : mine) context.note_batch(one);
+          WorkerPart here(context, r);
+          return std::make_shared<PartCounts>(fn(here, mine));
+        };
+      }
+      handed.parts.push_back(schedule_call(*run_, number_of(work.kind), std::move(call), bytes, {}));
     }
     handed.batches = std::move(batches);
     steps_.push_back(std::move(handed));
@@ -143,7 +216,15 @@ class TrainedSteps::Runner final : public StepRunner {
     }
     const auto at = steps_.begin() + static_cast<std::ptrdiff_t>(first);
     std::vector<PartCounts> parts;
-    for (const auto& part : at->parts) parts.push_back(as<PartCounts>(run_->chief().result_of(*part)));
+    for (const auto& part : at->parts) {
+      const Payload result = run_->chief().result_of(*part);
+      if (!run_->has_processes()) {
+        parts.push_back(as<PartCounts>(result));
+      } else {
+        if (!result) throw_other_step_value();
+        parts.push_back(counts_of(received<at::Tensor>(as<StepValue>(result), "what a step has counted", get_tensor)));
+      }
+    }
     DoneStep done{
         .batches = std::move(at->batches), .samples = at->samples, .parts = PerReplica<PartCounts>(std::move(parts))};
     const DistributedDataset data = at->data;
@@ -153,14 +234,18 @@ class TrainedSteps::Runner final : public StepRunner {
     return done;
   }
   bool stop_requested() const override { return is_stop_requested_; }
+  int64_t steps() const override {
+    const bool is_behind = run_ != nullptr && run_->has_processes();  // the chief's copy
+    if (!is_behind) return strategy_.step();
+    return run_->chief().steps() / (run_->in_rounds() ? run_->workers() : 1);
+  }
 
-  void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartFunction& fn,
+  void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartWork& work,
                 FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) override {
-    const auto call = [&fn](WorkerContext& context, const Batch& part) {
-      WorkerPart here(context, context.task().current()->part);
-      return tensors_of(fn(here, std::span(&part, 1)));
+    const auto call = [&fn = work.call](WorkerContext& context, const Batch& part) {
+      return tensors_of(evaluated(fn, context, part));
     };
-    evaluate_on_workers(*run_, std::nullopt, next, call,
+    evaluate_on_workers(*run_, number_of(work.kind), next, call,
                         [&](const PerReplica<Batch>& batch, const std::vector<PartResult>& results) {
                           std::vector<PartCounts> parts;
                           for (const PartResult& one : results) parts.push_back(counts_of(one));
@@ -176,25 +261,57 @@ class TrainedSteps::Runner final : public StepRunner {
     std::vector<std::shared_ptr<ScheduledStep>> parts = {};
   };
 
+  uint32_t number_of(PartKind kind) const {
+    return run_->has_processes() ? first_kind_ + static_cast<uint32_t>(kind) : kTrainerStep;
+  }
+
   ParameterServerStrategy& strategy_;
+  const std::shared_ptr<std::vector<PartWork>> works_;  // by kind, where tasks are processes
+  uint32_t first_kind_ = 0;
   CoordinatedRun* run_ = nullptr;  // inside run()
   std::deque<Handed> steps_;       // that are under way
   bool is_stop_requested_ = false;
 };
 
-std::unique_ptr<StepRunner> TrainedSteps::make(ParameterServerStrategy& strategy, const TrainerSetup& setup) {
+uint32_t TrainedSteps::name_steps(ParameterServerStrategy& strategy,
+                                  const std::shared_ptr<std::vector<PartWork>>& works, std::string options) {
+  const auto first = static_cast<uint32_t>(strategy.state_->steps.size());
+  const std::size_t number = strategy.state_->trainers.size();
+  strategy.state_->trainers.push_back(std::move(options));
+  for (const auto& [kind, name] : kKinds) {
+    // The Trainer may go before the strategy.
+    const auto function = [weak = std::weak_ptr(works), index = static_cast<std::size_t>(kind)] {
+      const auto all = weak.lock();
+      if (!all) throw_other_step_value();
+      return (*all)[index].call;
+    };
+    NamedStep step{fmt::format("{} of Trainer {}", name, number), {}};
+    if (kind == PartKind::kEvaluate || kind == PartKind::kPredict) {
+      step.evaluate = [function](WorkerContext& context, const Batch& part) {
+        return tensors_of(evaluated(function(), context, part));
+      };
+      step.call = [](WorkerContext&, const StepValues&) -> Payload { throw_other_step_value(); };
+    } else {
+      step.call = [function](WorkerContext& context, const StepValues& values) -> Payload {
+        if (values.size() != 2) throw_other_step_value();
+        WorkerPart here(context, from_step_value<int64_t>(values[1]));
+        const PartCounts counts = function()(here, received<Batch>(values[0], "batches of a step", get_batch));
+        return std::make_shared<StepValue>(sent(tensors_of(counts)));
+      };
+    }
+    strategy.name_step(std::move(step));
+  }
+  return first;
+}
+
+std::unique_ptr<StepRunner> TrainedSteps::make(ParameterServerStrategy& strategy, const TrainerSetup& setup,
+                                               const MetricList& metrics) {
   if (setup.step) {
     throw UsageError("LS-OPTION",
                      "TrainerOptions has a .step, which is called by replicas, and a ParameterServerStrategy was given",
                      "give a .loss and a .forward, or schedule a step of your own: strategy.step(name, fn)");
   }
-  if (strategy.has_processes()) {
-    throw UsageError(
-        "LS-EVALUATE",
-        "a Trainer was given a ParameterServerStrategy whose tasks are processes, which cannot train so yet",
-        "schedule steps: strategy.step(name, fn), or let threads be the tasks");
-  }
-  return std::make_unique<Runner>(strategy);
+  return std::make_unique<Runner>(strategy, setup, metrics);
 }
 
 }  // namespace lockstep::internal::server

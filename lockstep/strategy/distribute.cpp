@@ -38,18 +38,11 @@ void Strategy::require_free_name(const DistributeOptions& options) const {
                    "give each a name of its own; a data set lives as long as its handles, iterators and state items");
 }
 
-DistributedDataset Strategy::deal(std::shared_ptr<const internal::Deal> deal) const {
-  const std::string name = deal->options().name;
-  if (!name.empty()) named_data_sets_[name] = deal;
-  DistributedDataset dealt(std::move(deal));
-  if (const auto waiting = registry_->waiting(); waiting && !name.empty()) waiting->give_to_items(state_items());
-  return dealt;
-}
-
 namespace {
 
-/// What has to be equal on all workers: otherwise each deals by a plan of its own, and samples are lost or used twice.
-/// With Sharding::kOff each worker has an order of its own. A stream's files may lie elsewhere on each worker.
+/// What has to be equal on all workers, or tasks: otherwise each deals by a plan of its own, and samples are lost or
+/// used twice. With Sharding::kOff each worker has an order of its own. A stream's files may lie elsewhere on each
+/// worker.
 std::string plan_text(const internal::Deal& deal, bool is_stream) {
   constexpr std::array<std::string_view, 3> kRemainders{"keep", "drop", "pad"};
   constexpr std::array<std::string_view, 4> kShardings{"auto", "file", "data", "off"};
@@ -70,6 +63,20 @@ std::string plan_text(const internal::Deal& deal, bool is_stream) {
                      options.name.empty() ? "" : fmt::format(", .name = '{}'", options.name));
 }
 
+}  // namespace
+
+DistributedDataset Strategy::deal(std::shared_ptr<const internal::Deal> deal, bool is_stream) const {
+  const std::string name = deal->options().name;
+  if (!name.empty()) named_data_sets_[name] = deal;
+  std::erase_if(data_sets_, [](const auto& one) { return one.first.expired(); });
+  data_sets_.emplace_back(deal, plan_text(*deal, is_stream));
+  DistributedDataset dealt(std::move(deal));
+  if (const auto waiting = registry_->waiting(); waiting && !name.empty()) waiting->give_to_items(state_items());
+  return dealt;
+}
+
+namespace {
+
 /// Makes the deal, and compares it with those of the other workers where the call is one of all workers.
 template <class Make>
 std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, internal::ReplicaGroup& group, bool is_stream,
@@ -88,24 +95,28 @@ std::shared_ptr<const internal::Deal> agreed_deal(const CallScope& scope, intern
 
 DistributedDataset Strategy::distribute(const Dataset& dataset, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute", "distribute the data set before run()");
-  return deal(agreed_deal(call, *group_, false, options.limit, [&] {
-    require_free_name(options);
-    return internal::deal_of(dataset, std::move(options), group_);
-  }));
+  return deal(agreed_deal(call, *group_, false, options.limit,
+                          [&] {
+                            require_free_name(options);
+                            return internal::deal_of(dataset, std::move(options), group_);
+                          }),
+              false);
 }
 
 DistributedDataset Strategy::distribute(const Stream& stream, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute", "distribute the stream before run()");
-  return deal(agreed_deal(call, *group_, true, options.limit, [&] {
-    require_free_name(options);
-    return internal::deal_of(stream, std::move(options), group_, false);
-  }));
+  return deal(agreed_deal(call, *group_, true, options.limit,
+                          [&] {
+                            require_free_name(options);
+                            return internal::deal_of(stream, std::move(options), group_, false);
+                          }),
+              true);
 }
 
 DistributedDataset Strategy::distribute_own(const Stream& stream, DistributeOptions options) const {
   const CallScope call(*group_, "Strategy::distribute_from_function", "call it before run()", internal::Workers::kThis);
   require_free_name(options);
-  return deal(internal::deal_of(stream, std::move(options), group_, true));
+  return deal(internal::deal_of(stream, std::move(options), group_, true), true);
 }
 
 InputContext Strategy::input_context() const {

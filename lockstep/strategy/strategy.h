@@ -364,7 +364,7 @@ class Strategy {
   auto run_step(Mode mode, ArgumentsAndFn&... arguments_and_fn);
   /// `origins` says which batches the run is given: it must be the same on all workers.
   void run_replicas(Mode mode, std::string_view origins, internal::FunctionRef<void(ReplicaContext&, int64_t)> body);
-  DistributedDataset deal(std::shared_ptr<const internal::Deal> deal) const;
+  DistributedDataset deal(std::shared_ptr<const internal::Deal> deal, bool is_stream) const;
   DistributedDataset distribute_own(const Stream& stream, DistributeOptions options) const;
   InputContext input_context() const;
   /// Calls `fn`, code of the program's own for which the other workers wait.
@@ -423,6 +423,8 @@ class Strategy {
   std::vector<std::weak_ptr<internal::OptimizerState>> optimizers_;  // in order of creation; some may be gone
   int64_t next_optimizer_ = 0;                                       // the number in the next one's own name
   mutable std::map<std::string, std::weak_ptr<const internal::Deal>> named_data_sets_;  // some may be gone
+  /// In order of creation, with how they are dealt; some may be gone.
+  mutable std::vector<std::pair<std::weak_ptr<const internal::Deal>, std::string>> data_sets_;
 };
 
 }  // namespace lockstep

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/replica/replica_group.h"
@@ -34,6 +35,14 @@ struct StrategyAccess {
   static std::vector<std::string> optimizer_texts(const Strategy& strategy);
   /// A line for each optimizer whose learning rate follows a schedule, with some of its rates.
   static std::vector<std::string> schedule_texts(const Strategy& strategy);
+  /// The data sets that live, in order of creation, each with how it is dealt.
+  static std::vector<std::pair<std::shared_ptr<const Deal>, std::string>> data_sets(const Strategy& strategy) {
+    std::vector<std::pair<std::shared_ptr<const Deal>, std::string>> all;
+    for (const auto& [weak, text] : strategy.data_sets_) {
+      if (auto deal = weak.lock()) all.emplace_back(std::move(deal), text);
+    }
+    return all;
+  }
   /// The data sets that have a name and live.
   static std::map<std::string, DistributedDataset> named_data_sets(const Strategy& strategy);
   static const ReplicaGroup& group(const Strategy& strategy) { return *strategy.group_; }

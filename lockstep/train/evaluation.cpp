@@ -117,19 +117,8 @@ void require_numbers(const TrainerSetup& setup, const MetricList& metrics, const
                    "give TrainerOptions a .loss or .metrics, which evaluations use beside a .step");
 }
 
-Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
-                const DistributedDataset& data, const Look& look) {
-  const at::NoGradGuard no_grad;
-  const CastWeights cast_weights(setup);
-  std::vector<PartCounts> sums;
-  const auto all = strategy.per_replica([&](ReplicaId) {
-    PartCounts none = metrics.none();
-    none.loss = at::zeros({}, at::kDouble);
-    return none;
-  });
-  sums.assign(all.begin(), all.end());
-  int64_t samples = 0;
-  const auto part_of = [&](PartContext& ctx, std::span<const Batch> parts) {
+PartFunction evaluate_function(const TrainerSetup& setup, const MetricList& metrics) {
+  return [&setup, &metrics](PartContext& ctx, std::span<const Batch> parts) {
     const Batch& part = parts.front();
     PartCounts counts = metrics.none();
     if (part.samples() == 0) return counts;
@@ -143,10 +132,24 @@ Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setu
     metrics.count(counts, output, part);
     return counts;
   };
+}
+
+Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
+                const DistributedDataset& data, const Look& look) {
+  const at::NoGradGuard no_grad;
+  const CastWeights cast_weights(setup);
+  std::vector<PartCounts> sums;
+  const auto all = strategy.per_replica([&](ReplicaId) {
+    PartCounts none = metrics.none();
+    none.loss = at::zeros({}, at::kDouble);
+    return none;
+  });
+  sums.assign(all.begin(), all.end());
+  int64_t samples = 0;
   Totals totals;
   runner.run([&] {
     Batches batches(data, look.first_batch_only);
-    runner.evaluate([&] { return batches.next(); }, part_of,
+    runner.evaluate([&] { return batches.next(); }, part_work(PartKind::kEvaluate, setup, metrics),
                     [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
                       std::size_t r = 0;
                       for (const PartCounts& part : parts) MetricList::add_part(sums[r++], part);
@@ -165,12 +168,8 @@ Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setu
   return totals;
 }
 
-at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data) {
-  require_forward(setup, "Trainer::predict");
-  require_end(data, "Trainer::predict");
-  const at::NoGradGuard no_grad;
-  const CastWeights cast_weights(setup);
-  const auto part_of = [&](PartContext& ctx, std::span<const Batch> parts) -> PartCounts {
+PartFunction predict_function(const TrainerSetup& setup) {
+  return [&setup](PartContext& ctx, std::span<const Batch> parts) -> PartCounts {
     const Batch& part = parts.front();
     if (part.samples() == 0) return {};
     std::optional<AutocastScope> autocast;
@@ -184,6 +183,14 @@ at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& s
     }
     return {.output = output.detach().narrow(0, 0, part.samples())};
   };
+}
+
+at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
+                   const DistributedDataset& data) {
+  require_forward(setup, "Trainer::predict");
+  require_end(data, "Trainer::predict");
+  const at::NoGradGuard no_grad;
+  const CastWeights cast_weights(setup);
   OutputForm form;
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> ids;
@@ -201,7 +208,7 @@ at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& s
   };
   runner.run([&] {
     Batches batches(data, false);
-    runner.evaluate([&] { return batches.next(); }, part_of,
+    runner.evaluate([&] { return batches.next(); }, part_work(PartKind::kPredict, setup, metrics),
                     [&](const PerReplica<Batch>& batch, const PerReplica<PartCounts>& parts) {
                       runner.bring_together([&] { take(batch, parts); });
                     });

@@ -247,7 +247,7 @@ bool Fit::is_save_due_by_steps() {
   if (last_->callbacks().empty()) return false;
   bool is_due = false;
   state_.runner->bring_together([&] {
-    const int64_t step = strategy_.step();
+    const int64_t step = strategy_step();
     for (const auto& callback : last_->callbacks()) {
       is_due = dynamic_cast<LastCallback&>(*callback).is_due_at(step) || is_due;
     }

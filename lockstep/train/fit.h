@@ -54,6 +54,8 @@ class Fit {
   void note_resumed();
   std::span<const PerReplica<Batch>> batches() const { return batches_; }
   void keep_gradients();
+  /// Strategy::step(), as of now.
+  int64_t strategy_step() const { return state_.runner->steps(); }
   const std::vector<std::pair<std::string, at::Tensor>>& gradients() const { return gradients_; }
   void measure_parts() { measures_parts_ = true; }
   /// The name of the callback that is being called, unlike that of all others.
@@ -127,7 +129,7 @@ class Fit {
   std::unique_ptr<Hooks> hooks_;     // all callbacks but the next ones
   std::unique_ptr<Hooks> last_;      // those that save: they come behind all others
   Hooks* running_ = nullptr;
-  PartFunction train_;
+  PartWork train_;
   Place place_;
   Logs epoch_logs_;
   std::span<const PerReplica<Batch>> batches_;                 // of the step that was made last, in its on_step_end

@@ -50,7 +50,8 @@ Fit::Fit(Trainer& trainer, Trainer::State& state, const DistributedDataset& data
   hooks_ = std::make_unique<Hooks>(strategy_, std::move(others));
   last_ = std::make_unique<Hooks>(strategy_, std::move(last));
   running_ = hooks_.get();
-  train_ = train_function(state_.setup, train_metrics_, has_stop_on_not_finite(options_));
+  train_ = part_work(has_stop_on_not_finite(options_) ? PartKind::kTrainFinite : PartKind::kTrain, state_.setup,
+                     train_metrics_);
   place_.epoch = options_.initial_epoch;
   find_log_names();
 }

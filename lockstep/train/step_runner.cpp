@@ -10,6 +10,7 @@
 #include "lockstep/train/step/step_gradients.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
+#include "lockstep/train/trainer_state.h"
 
 namespace lockstep::internal::inline train {
 
@@ -54,7 +55,7 @@ class ReplicaRunner final : public StepRunner {
   void bring_together(FunctionRef<void()> fn) override { fn(); }
 
   void begin(std::vector<PerReplica<Batch>> batches, const lockstep::data::DistributedDataset& /*data*/,
-             const PartFunction& fn, const StepLook& look) override {
+             const PartWork& work, const StepLook& look) override {
     std::optional<StepGradients> gradients;
     if (look.gradients_of != nullptr) gradients.emplace(strategy_, *look.gradients_of);
     StepGradients* const kept = gradients ? &*gradients : nullptr;
@@ -64,7 +65,7 @@ class ReplicaRunner final : public StepRunner {
     if (batches.size() == 1) {
       done.parts = strategy_.run(batches.front(), [&](ReplicaContext& ctx, const Batch& part) {
         ReplicaPart here(ctx, true, kept, look.rounded);
-        return fn(here, std::span(&part, 1));
+        return work.call(here, std::span(&part, 1));
       });
     } else {
       const auto parts = strategy_.per_replica([&](ReplicaId r) {
@@ -74,7 +75,7 @@ class ReplicaRunner final : public StepRunner {
       });
       done.parts = strategy_.run(parts, [&](ReplicaContext& ctx, const std::vector<Batch>& mine) {
         ReplicaPart here(ctx, false, kept, look.rounded);
-        return fn(here, mine);
+        return work.call(here, mine);
       });
     }
     if (look.parts != nullptr) look.parts->end();
@@ -86,13 +87,14 @@ class ReplicaRunner final : public StepRunner {
   int64_t under_way() const override { return done_ ? 1 : 0; }
   DoneStep take() override { return *std::exchange(done_, std::nullopt); }
   bool stop_requested() const override { return strategy_.stop_requested(); }
+  int64_t steps() const override { return strategy_.step(); }
 
-  void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartFunction& fn,
+  void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartWork& work,
                 FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) override {
     while (const PerReplica<Batch>* const batch = next()) {
       take(*batch, strategy_.evaluate(*batch, [&](ReplicaContext& ctx, const Batch& part) {
         ReplicaPart here(ctx, true, nullptr, nullptr);
-        return fn(here, std::span(&part, 1));
+        return work.call(here, std::span(&part, 1));
       }));
     }
   }
@@ -104,8 +106,18 @@ class ReplicaRunner final : public StepRunner {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> make_step_runner(Strategy& strategy, const TrainerSetup& setup) {
-  if (auto* const own = dynamic_cast<StepRunnerSource*>(&strategy)) return own->make_step_runner(setup);
+PartWork part_work(PartKind kind, const TrainerSetup& setup, const MetricList& metrics) {
+  switch (kind) {
+    case PartKind::kTrain: return {kind, train_function(setup, metrics, /*checks_finite=*/false)};
+    case PartKind::kTrainFinite: return {kind, train_function(setup, metrics, /*checks_finite=*/true)};
+    case PartKind::kEvaluate: return {kind, evaluate_function(setup, metrics)};
+    case PartKind::kPredict: return {kind, predict_function(setup)};
+  }
+  return {};
+}
+
+std::unique_ptr<StepRunner> make_step_runner(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics) {
+  if (auto* const own = dynamic_cast<StepRunnerSource*>(&strategy)) return own->make_step_runner(setup, metrics);
   return std::make_unique<ReplicaRunner>(strategy);
 }
 

@@ -29,6 +29,7 @@ class DistributedDataset;
 
 namespace internal::inline train {
 
+class MetricList;
 class PartsOfStep;
 class RoundedUpdates;
 struct PartCounts;
@@ -60,6 +61,16 @@ class PartContext {
 /// What is done with one part: of one batch, or of each of several that make one step.
 using PartFunction = std::function<PartCounts(PartContext&, std::span<const Batch>)>;
 
+/// Which function of a Trainer it is: a worker that is another process has a Trainer of its own, and calls that one's.
+enum class PartKind : uint8_t { kTrain, kTrainFinite, kEvaluate, kPredict };
+struct PartWork {
+  PartKind kind = PartKind::kTrain;
+  PartFunction call;
+};
+
+/// The function of this kind. What it is made of must outlive it.
+PartWork part_work(PartKind kind, const TrainerSetup& setup, const MetricList& metrics);
+
 /// What is looked at in a step beside its numbers. A runner that does not run the step within begin() leaves all out.
 struct StepLook {
   const std::vector<Variable>* gradients_of = nullptr;  // for DoneStep::gradients
@@ -82,12 +93,18 @@ class StepRunner {
 
   /// Calls `fn`, inside of which the others are called. Calls nest.
   virtual void run(FunctionRef<void()> fn) = 0;
+  /// Whether this process is a task that serves another one, the chief: run() then returns when the chief's has, and
+  /// calls nothing.
+  virtual bool serves() const { return false; }
+  /// While what it gives lives, variables and data sets that the program makes are this process's alone: callbacks make
+  /// them, and these are not called on tasks that serve.
+  virtual std::shared_ptr<void> own_scope() { return nullptr; }
   /// Calls `fn`, which adds up and gathers replicas' numbers.
   virtual void bring_together(FunctionRef<void()> fn) = 0;
 
   /// Hands out a step with the batches, which are of `data`; it runs at once, or until it is taken.
   virtual void begin(std::vector<PerReplica<Batch>> batches, const lockstep::data::DistributedDataset& data,
-                     const PartFunction& fn, const StepLook& look) = 0;
+                     const PartWork& work, const StepLook& look) = 0;
   /// Whether another step may be handed out before one is taken.
   virtual bool has_room() const = 0;
   /// How many steps were handed out and not taken.
@@ -96,9 +113,11 @@ class StepRunner {
   virtual DoneStep take() = 0;
   /// Strategy::stop_requested(), as of the step that was taken last.
   virtual bool stop_requested() const = 0;
+  /// Strategy::step(), as of now.
+  virtual int64_t steps() const = 0;
 
   /// Looks at batches in evaluation mode until `next` gives null, and gives each one's counts to `take` in order.
-  virtual void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartFunction& fn,
+  virtual void evaluate(FunctionRef<const PerReplica<Batch>*()> next, const PartWork& work,
                         FunctionRef<void(const PerReplica<Batch>&, const PerReplica<PartCounts>&)> take) = 0;
 };
 
@@ -106,14 +125,14 @@ class StepRunner {
 class StepRunnerSource {
  public:
   /// A UsageError for a setup that it cannot run.
-  virtual std::unique_ptr<StepRunner> make_step_runner(const TrainerSetup& setup) = 0;
+  virtual std::unique_ptr<StepRunner> make_step_runner(const TrainerSetup& setup, const MetricList& metrics) = 0;
 
  protected:
   ~StepRunnerSource() = default;
 };
 
-/// The strategy's own, or one that calls Strategy::run.
-std::unique_ptr<StepRunner> make_step_runner(Strategy& strategy, const TrainerSetup& setup);
+/// The strategy's own, or one that calls Strategy::run. What it is given outlives it.
+std::unique_ptr<StepRunner> make_step_runner(Strategy& strategy, const TrainerSetup& setup, const MetricList& metrics);
 
 }  // namespace internal::train
 }  // namespace lockstep

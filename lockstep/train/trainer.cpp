@@ -39,6 +39,13 @@ void refuse_in_step(const char* call) {
   internal::CallScope::refuse_in_step(call, "it cannot work: call it when run() has returned");
 }
 
+/// Where this process is a task that serves another one, does that until the other one's call has ended.
+bool has_served(internal::StepRunner& runner) {
+  if (!runner.serves()) return false;
+  runner.run([] {});
+  return true;
+}
+
 }  // namespace
 
 namespace internal::inline train {
@@ -68,7 +75,7 @@ Trainer::Trainer(internal::TrainerSetup setup, Strategy& strategy) : strategy_(s
   check(setup);
   internal::MetricList metrics(std::move(setup.metrics));
   state_ = std::make_unique<State>(State{std::move(setup), std::move(metrics)});
-  state_->runner = internal::make_step_runner(strategy, state_->setup);
+  state_->runner = internal::make_step_runner(strategy, state_->setup, state_->metrics);
   const bool is_of_host = strategy.devices().front().starts_with("cpu");
   if (state_->setup.precision != Precision::kBFloat16 || !strategy.is_chief() || !is_of_host) return;
   if (!internal::has_bfloat16_instructions()) internal::log(LogLevel::kWarning, internal::bfloat16_cost_text());
@@ -82,13 +89,16 @@ History Trainer::fit(const DistributedDataset& data, FitOptions options) {
     throw UsageError("LS-NESTED-CALL", "Trainer::fit was called inside a fit of the same trainer",
                      "call it when the first one has returned");
   }
+  if (has_served(*state_->runner)) return {};
   internal::Fit fit(*this, *state_, data, std::move(options));
   const internal::FitUnderWay under_way(state_->fit, fit);
+  const std::shared_ptr<void> own = state_->runner->own_scope();
   return fit.run();
 }
 
 Logs Trainer::evaluate(const DistributedDataset& data) {
   refuse_in_step("Trainer::evaluate");
+  if (has_served(*state_->runner)) return {};
   internal::require_numbers(state_->setup, state_->metrics, "Trainer::evaluate");
   internal::require_end(data, "Trainer::evaluate");
   const internal::Totals totals =
@@ -98,7 +108,8 @@ Logs Trainer::evaluate(const DistributedDataset& data) {
 
 at::Tensor Trainer::predict(const DistributedDataset& data) {
   refuse_in_step("Trainer::predict");
-  return internal::predict(strategy_, *state_->runner, state_->setup, data);
+  if (has_served(*state_->runner)) return {};
+  return internal::predict(strategy_, *state_->runner, state_->setup, state_->metrics, data);
 }
 
 std::string Trainer::summary() const {

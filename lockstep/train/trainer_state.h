@@ -43,13 +43,19 @@ at::Tensor loss_of(const TrainerSetup& setup, const at::Tensor& output, const Ba
 /// The step function of a fit: forward, loss, backward and update of one part. What it is made of must outlive it.
 PartFunction train_function(const TrainerSetup& setup, const MetricList& metrics, bool checks_finite);
 
+/// What an evaluation makes of a part: its loss by its samples, and its metrics. The same.
+PartFunction evaluate_function(const TrainerSetup& setup, const MetricList& metrics);
+/// What a prediction makes of a part: the model's output. The same.
+PartFunction predict_function(const TrainerSetup& setup);
+
 /// How a data set is looked at.
 struct Look {
   bool first_batch_only = false;
 };
 Totals evaluate(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
                 const DistributedDataset& data, const Look& look);
-at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const DistributedDataset& data);
+at::Tensor predict(Strategy& strategy, StepRunner& runner, const TrainerSetup& setup, const MetricList& metrics,
+                   const DistributedDataset& data);
 /// A UsageError where there is no model, or no way to its output.
 void require_forward(const TrainerSetup& setup, const char* call);
 /// The same, and one where there is neither a loss nor a metric.

@@ -135,19 +135,23 @@ asio::awaitable<void> TaskNetwork::find(TaskId to, std::vector<std::string> addr
   std::string problem = "its address is not known";
   while (!addresses.empty()) {
     for (const std::string& address : addresses) {
-      std::string refusal;
+      Frame refusal;
       try {
         refusal = co_await attach(to, address, port, std::min(end, Clock::now() + kLongestAttempt));
-        if (refusal.empty()) co_return;
+        if (refusal.text.empty()) co_return;
       } catch (const ConnectionError& error) {
         problem = error.what();
         const bool may_come = error.kind != ConnectionError::Kind::kWrongSecret &&
                               error.kind != ConnectionError::Kind::kNotTls &&
                               error.kind != ConnectionError::Kind::kMalformed;
-        if (!may_come) refusal = problem;
+        if (!may_come) refusal.text = problem;
+        if (error.kind == ConnectionError::Kind::kWrongSecret) refusal.number = kDiffers;
       }
-      if (refusal.empty()) continue;
-      tell({.kind = Kind::kUnreachable, .peer = {.from = to, .address = address, .port = port}, .text = refusal});
+      if (refusal.text.empty()) continue;
+      tell({.kind = Kind::kUnreachable,
+            .refusal = refusal.number,
+            .peer = {.from = to, .address = address, .port = port},
+            .text = refusal.text});
       co_return;
     }
     if (Clock::now() >= end) break;
@@ -160,16 +164,17 @@ asio::awaitable<void> TaskNetwork::find(TaskId to, std::vector<std::string> addr
         .text = problem});
 }
 
-/// Why the other side refused; empty where this task is connected with it.
-asio::awaitable<std::string> TaskNetwork::attach(TaskId to, std::string address, uint16_t port, Clock::time_point end) {
+/// With which frame the other side refused; without a text where this task is connected with it.
+asio::awaitable<Frame> TaskNetwork::attach(TaskId to, std::string address, uint16_t port, Clock::time_point end) {
   const auto connection = co_await Connection::to(address, port, keys_, left_until(end));
   connection->send({.kind = Frame::Kind::kJoin, .text = encode(hello_to(to))});
   connection->close_after(left_until(end));
-  const Frame answer = co_await connection->read();
+  Frame answer = co_await connection->read();
   connection->cancel_close();
   if (answer.kind == Frame::Kind::kRefused) {
     connection->close();
-    co_return answer.text.empty() ? "it refused this task" : answer.text;
+    if (answer.text.empty()) answer.text = "it refused this task";
+    co_return answer;
   }
   const std::optional<TaskHello> peer =
       answer.kind == Frame::Kind::kAttached ? decode_task_hello(answer.text) : std::nullopt;
@@ -178,7 +183,7 @@ asio::awaitable<std::string> TaskNetwork::attach(TaskId to, std::string address,
     throw ConnectionError(ConnectionError::Kind::kMalformed, "another task is there");
   }
   add(connection, *peer, true);
-  co_return std::string();
+  co_return Frame();
 }
 
 // Who comes.
@@ -189,8 +194,11 @@ void TaskNetwork::welcome(const std::shared_ptr<Connection>& connection, const F
   if (!hello) return listener_->refuse(*connection);
   // Before a server knows its run, workers of it may come already: they try again.
   if (job_.self.job == TaskId::Job::kServer && run_ == 0) return connection->close();
-  if (const std::string objection = objection_to(*hello); !objection.empty()) {
-    connection->send({.kind = Frame::Kind::kRefused, .text = objection});
+  const std::string objection = objection_to(*hello);
+  const std::string taken = objection.empty() ? taken_by(*hello) : "";
+  if (!objection.empty() || !taken.empty()) {
+    connection->send(
+        {.kind = Frame::Kind::kRefused, .number = objection.empty() ? kTaken : kDiffers, .text = objection + taken});
     connection->close_after(seconds(1));
     return;
   }
@@ -216,7 +224,11 @@ std::string TaskNetwork::objection_to(const TaskHello& hello) const {
   if (job_.self.job == TaskId::Job::kServer && hello.run != run_) {
     return fmt::format("{} belongs to another run than {}", hello.name(), job_.self.name());
   }
-  if (is_worker) return {};
+  return {};
+}
+
+std::string TaskNetwork::taken_by(const TaskHello& hello) const {
+  if (hello.from.job == TaskId::Job::kWorker) return {};  // its older link is closed
   for (const auto& [number, one] : links_) {
     if (one.peer.from == hello.from) return fmt::format("{} has joined already", one.peer.name());
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/network/join/listener.h"
+#include "lockstep/comm/network/join/refusal.h"
 #include "lockstep/comm/network/wire/asio.h"
 #include "lockstep/comm/tasks/task_hello.h"
 #include "lockstep/comm/tasks/task_link.h"
@@ -47,7 +48,8 @@ struct TaskEvent {
     kUnreachable,  // connect() has found nobody in time, or was refused; `text` says why
   };
   Kind kind = Kind::kReceived;
-  uint64_t link = 0;  // of kUnreachable: 0
+  uint64_t link = 0;     // of kUnreachable: 0
+  uint64_t refusal = 0;  // of kUnreachable: kDiffers, also where another secret is there, or kTaken; 0: neither
   TaskHello peer = {};
   std::string text = {};
 };
@@ -97,9 +99,11 @@ class TaskNetwork {
   void tell(TaskEvent event);
   void welcome(const std::shared_ptr<Connection>& connection, const Frame& frame);
   std::string objection_to(const TaskHello& hello) const;
+  /// The same, where another process is that task already.
+  std::string taken_by(const TaskHello& hello) const;
   asio::awaitable<void> accept(std::shared_ptr<Connection> connection, TaskHello hello);
   asio::awaitable<void> find(TaskId to, std::vector<std::string> addresses, uint16_t port, Clock::time_point end);
-  asio::awaitable<std::string> attach(TaskId to, std::string address, uint16_t port, Clock::time_point end);
+  asio::awaitable<Frame> attach(TaskId to, std::string address, uint16_t port, Clock::time_point end);
   void add(const std::shared_ptr<Connection>& connection, const TaskHello& peer, bool has_spoken);
   asio::awaitable<void> listen(uint64_t number);
   asio::awaitable<void> beat();

@@ -39,6 +39,7 @@ Catalog::Catalog(std::vector<Variable> variables, const std::vector<std::vector<
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     places_[&variables_[i].state()] = static_cast<uint32_t>(i);
     parts_.push_back(server::parts_of(shards[i]));
+    names_.insert(variables_[i].name());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ class Catalog {
   uint32_t number_of(const TableState& table) const;
   /// What each server has of a variable; the same error.
   const std::vector<VariablePart>& parts_of(const VariableState& variable) const { return parts_[number_of(variable)]; }
+  /// Whether it is there, by its name.
+  bool has_variable(const std::string& name) const { return names_.contains(name); }
   /// Whether several servers have parts of it. Not of what was made after the catalog.
   bool is_cut(const VariableState& variable) const;
   /// What one server has of it; null: nothing.
@@ -43,6 +46,7 @@ class Catalog {
   const std::vector<std::shared_ptr<TableState>> tables_;
   std::vector<std::vector<VariablePart>> parts_;     // by variable
   std::map<const VariableState*, uint32_t> places_;  // in `variables_`
+  std::set<std::string> names_;
 };
 
 }  // namespace lockstep::internal::server

@@ -1,54 +1,40 @@
 #include "lockstep/server/remote/chief_copy.h"
 
 #include <cstddef>
+#include <string>
 #include <utility>
-
-#include "lockstep/core/error.h"
-#include "lockstep/strategy/strategy_access.h"
 
 namespace lockstep::internal::inline server {
 
-ChiefCopy::ChiefCopy(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog, ChiefTask& chief,
-                     int64_t counted)
-    : strategy_(strategy),
-      gate_(std::move(gate)),
+ChiefCopy::ChiefCopy(const RemoteSetup& setup, ChiefTask& chief, int64_t counted)
+    : strategy_(setup.strategy),
+      gate_(setup.gate),
       chief_(chief),
-      schedules_(StrategyAccess::schedule_texts(strategy)),
-      state_(strategy, catalog, -1, counted),
+      rates_(setup.strategy, setup.parts(), !setup.owns_schedules),
+      state_(setup.strategy, setup.catalog, -1, counted),
       sent_writes_(gate_->writes() - 1) {  // so that all is sent
   const std::lock_guard<std::mutex> lock(mutex_);
   send_changes();
 }
 
 void ChiefCopy::before_schedule() {
-  require_known_schedules();
-  if (gate_->writes() == sent_writes_) return;
+  const int64_t scheduled = ++scheduled_;
+  if (gate_->writes() == sent_writes_ && !rates_.is_due(scheduled)) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   send_changes();
 }
 
-void ChiefCopy::require_known_schedules() {
-  const uint64_t writes = gate_->writes();
-  if (writes == known_writes_) return;
-  const CallerScope as_task(Caller::kTask);
-  const GateHold hold(gate_, "Optimizer::learning_rate");  // another thread may set a schedule
-  if (StrategyAccess::schedule_texts(strategy_) == schedules_) {
-    known_writes_ = writes;
-    return;
-  }
-  throw UsageError(
-      "LS-MADE-LATE",
-      "the schedule of an optimizer's learning rate was set, changed or taken away inside coordinate(), and the "
-      "servers, which are other processes, follow the one of before",
-      "set schedules on all tasks before coordinate(), and leave them; where there is none, set_learning_rate holds");
-}
-
 void ChiefCopy::send_changes() {
   const uint64_t writes = gate_->writes();
-  if (writes == sent_writes_) return;
+  const int64_t scheduled = scheduled_;
+  const bool has_changed = writes != sent_writes_;
+  if (!has_changed && !rates_.is_due(scheduled)) return;
   const CallerScope as_task(Caller::kTask);
   const GateHold hold(gate_, "Variable::read");
-  chief_.change(std::make_shared<std::string>(state_.changes()));
+  auto bytes = std::make_shared<std::string>();
+  rates_.put(*bytes, scheduled);
+  if (has_changed) *bytes += state_.changes();
+  chief_.change(std::move(bytes));
   sent_writes_ = writes;
 }
 

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
-#include <vector>
 
 #include "lockstep/core/function_ref.h"
 #include "lockstep/server/local/coordinated_run.h"
 #include "lockstep/server/remote/shared_state.h"
+#include "lockstep/server/remote/task_process.h"
+#include "lockstep/server/remote/told_rates.h"
 
 namespace lockstep::internal::inline server {
 
@@ -18,11 +18,9 @@ namespace lockstep::internal::inline server {
 class ChiefCopy {
  public:
   /// Sends the whole of the copy to the servers. The run begins behind `counted` steps.
-  ChiefCopy(Strategy& strategy, std::shared_ptr<StrategyGate> gate, const Catalog& catalog, ChiefTask& chief,
-            int64_t counted);
+  ChiefCopy(const RemoteSetup& setup, ChiefTask& chief, int64_t counted);
 
-  /// Sends what the program has changed, so that it holds for the step that is scheduled next. A UsageError
-  /// (LS-MADE-LATE) for a schedule that was set after the tasks had come together.
+  /// Sends what the program has changed, so that it holds for the step that is scheduled next.
   void before_schedule();
   /// Sends what the program has changed, and takes what the servers have changed.
   void refresh();
@@ -30,19 +28,18 @@ class ChiefCopy {
   void at_cut(FunctionRef<void(const RunBegin&)> fn);
 
  private:
-  void require_known_schedules();
   void send_changes();
   ChiefCut take_cut();
 
   Strategy& strategy_;
   const std::shared_ptr<StrategyGate> gate_;
   ChiefTask& chief_;
-  const std::vector<std::string> schedules_;  // that all tasks know
+  std::atomic<int64_t> scheduled_ = 0;  // steps of this run, or more
   std::mutex mutex_;
-  SharedState state_;                       // guarded by mutex_
-  std::atomic<uint64_t> sent_writes_;       // of the gate, when changes were sent last; changed under mutex_
-  std::atomic<uint64_t> known_writes_ = 0;  // the same, when the schedules were those that all tasks know
-  Position known_ = 0;                      // the place of the log that the copy has seen; guarded by mutex_
+  ToldRates rates_;                    // changed under mutex_
+  SharedState state_;                  // guarded by mutex_
+  std::atomic<uint64_t> sent_writes_;  // of the gate, when changes were sent last; changed under mutex_
+  Position known_ = 0;                 // the place of the log that the copy has seen; guarded by mutex_
 };
 
 }  // namespace lockstep::internal::server

@@ -68,7 +68,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
       TaskMail{.to_worker = to_worker_by(TaskWord::kEvaluation, evaluation_payloads_),
                .to_server = [](const ToServer& /*none*/) {}},
       epoch_);
-  copy_.emplace(setup.strategy, setup.gate, setup.catalog, *chief_, begin.counted);
+  copy_.emplace(setup, *chief_, begin.counted);
   for (int64_t w = 0; w < place_.job.workers; ++w) welcome_worker(w);
   last_worker_ = Clock::now();
   thread_ = start_service_thread(0, "desk", [this] { run(); });
@@ -168,7 +168,11 @@ void ChiefProcess::gather() {
 }
 
 bool ChiefProcess::is_same_program(const TaskEvent& event, std::string_view program) {
-  const std::string difference = difference_of_programs(std::string(program), program_, event.peer.name());
+  const std::string theirs(program);
+  const std::string difference =
+      setup_.owns_schedules
+          ? difference_of_programs(without_schedules(theirs), without_schedules(program_), event.peer.name())
+          : difference_of_programs(theirs, program_, event.peer.name());
   if (difference.empty()) return true;
   refusal_ = difference;
   log(LogLevel::kWarning, fmt::format("the chief refused a task: {}", difference));

@@ -28,6 +28,7 @@ ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gat
       gate_(std::move(gate)),
       failed_(std::move(failed)),
       store_(strategy, gate_, counted, in_rounds, failed_),
+      rates_(std::in_place, strategy),
       state_(strategy, catalog, server, counted) {
   if (servers == 1) return;
   store_.take_coefficients();
@@ -43,6 +44,7 @@ ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gat
 
 ServerValues::~ServerValues() {
   const GateHold hold(gate_, "Strategy::variables");
+  rates_.reset();
   for (const Variable& one : elsewhere_) require_gradients(one, true);
 }
 
@@ -68,7 +70,10 @@ Payload ServerValues::squares(const LogEntry& /*entry*/, std::span<const HeldPus
 
 void ServerValues::change(const LogEntry& entry) try {
   const GateHold hold(gate_, "Variable::assign");
-  state_.take(as<std::string>(entry.payload), -1);
+  MessageReader from(as<std::string>(entry.payload), -1, "learning rates");
+  rates_->take(from);
+  if (from.at_end()) return;  // these alone
+  state_.take(from.left(), -1);
   store_.note_all_changed();
 } catch (...) {
   failed_(std::current_exception());

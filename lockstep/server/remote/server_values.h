@@ -12,6 +12,7 @@
 
 #include "lockstep/server/local/values_store.h"
 #include "lockstep/server/remote/shared_state.h"
+#include "lockstep/server/remote/told_rates.h"
 
 namespace lockstep::internal::inline server {
 
@@ -47,6 +48,7 @@ class ServerValues final : public ServerStore {
   const std::shared_ptr<StrategyGate> gate_;
   const std::function<void(std::exception_ptr)> failed_;
   ValuesStore store_;
+  std::optional<FollowedRates> rates_;
   SharedState state_;
   std::vector<Variable> elsewhere_;  // that lie on other servers: frozen here while this lives
   std::optional<Frozen> frozen_;

@@ -21,8 +21,10 @@ namespace {
 
 using Kind = StateItem::Kind;
 
-/// What tasks tell each other: not where each reads its data, nor what is a function of the program.
-bool is_shared(const StateItem& item) {
+/// What tasks tell each other: not where each reads its data, nor what is a function of the program, nor variables that
+/// the chief alone has, because they were made inside coordinate() or by callbacks of a Trainer.
+bool is_shared(const StateItem& item, const Catalog& catalog) {
+  if (item.kind == Kind::kMirrored || item.kind == Kind::kOnRead) return catalog.has_variable(item.name);
   if (item.kind == Kind::kCursor || item.kind == Kind::kRule || item.name == "seed") return false;
   return item.kind != Kind::kOption || item.name.find("/has_schedule/") == std::string::npos;
 }
@@ -91,7 +93,7 @@ std::string SharedState::changes() {
   ByteWriter to(bytes);
   to.put(count);
   for (const StateItem& item : strategy_.state_items()) {
-    if (!is_shared(item)) continue;
+    if (!is_shared(item, catalog_)) continue;
     std::vector<at::Tensor> values = values_of(item);
     if (const auto found = cut.find({item.kind, item.name}); found != cut.end()) {
       const VariablePart* const part = catalog_.part_on(server_, *found->second);
@@ -119,7 +121,7 @@ void SharedState::take(std::string_view bytes, int32_t of) {
   MessageReader from(bytes, -1, "the state of a parameter server");
   std::map<Key, StateItem> items;
   for (StateItem& item : strategy_.state_items()) {
-    if (is_shared(item)) items.emplace(Key(item.kind, item.name), std::move(item));
+    if (is_shared(item, catalog_)) items.emplace(Key(item.kind, item.name), std::move(item));
   }
   for (std::size_t left = from.get_count(1 + 2 * sizeof(uint64_t)); left > 0; --left) {
     const auto kind = from.get<uint8_t>();

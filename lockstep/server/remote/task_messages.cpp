@@ -98,6 +98,8 @@ std::string difference_of_programs(const std::string& theirs, const std::string&
   while (!a.empty() || !b.empty()) {
     const std::string_view line_a = a.substr(0, a.find('\n'));
     const std::string_view line_b = b.substr(0, b.find('\n'));
+    // Who computes nothing of a data set need not make it.
+    if ((a.empty() && line_b.starts_with(kDataSet)) || (b.empty() && line_a.starts_with(kDataSet))) return {};
     if (line_a != line_b) {
       constexpr std::size_t kShown = 300;
       return fmt::format("{} has \"{}\", and the chief has \"{}\"", them,
@@ -108,6 +110,16 @@ std::string difference_of_programs(const std::string& theirs, const std::string&
     b.remove_prefix(std::min(b.size(), line_b.size() + 1));
   }
   return fmt::format("{} describes its program otherwise than the chief", them);
+}
+
+std::string without_schedules(const std::string& program) {
+  std::string text;
+  for (std::string_view left(program); !left.empty();) {
+    const std::string_view line = left.substr(0, left.find('\n') + 1);  // of npos: nothing
+    if (!line.starts_with(kSchedule)) text += line;
+    left.remove_prefix(line.empty() ? left.size() : line.size());
+  }
+  return text;
 }
 
 }  // namespace lockstep::internal::server

@@ -51,7 +51,13 @@ TaskEnd task_end(std::string_view bytes);
 std::string settled_message(int64_t settled);
 int64_t settled_of(std::string_view bytes);
 
+/// Begins the line of a data set. These lines come last, and either side may have more of them.
+inline constexpr std::string_view kDataSet = "data set";
+/// Begins the line of an optimizer's schedule.
+inline constexpr std::string_view kSchedule = "schedule: ";
 /// Why `theirs` is not the program `mine`: the first lines that differ, of both. Empty where it is.
 std::string difference_of_programs(const std::string& theirs, const std::string& mine, const std::string& them);
+/// The program without lines of schedules.
+std::string without_schedules(const std::string& program);
 
 }  // namespace lockstep::internal::server

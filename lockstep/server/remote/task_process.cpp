@@ -29,8 +29,10 @@ std::string RemoteSetup::program() const {
                                  rounds_gradients ? "bfloat16" : "exact", join.timeouts.lost.count());
   text += catalog.text();
   for (const std::string& one : StrategyAccess::optimizer_texts(strategy)) text += one + "\n";
-  for (const std::string& one : StrategyAccess::schedule_texts(strategy)) text += one + "\n";
+  for (const std::string& one : StrategyAccess::schedule_texts(strategy)) text += fmt::format("{}{}\n", kSchedule, one);
   for (const NamedStep& one : steps) text += fmt::format("step '{}'\n", one.name);
+  for (std::size_t i = 0; i < trainers.size(); ++i) text += fmt::format("Trainer {}: {}\n", i, trainers[i]);
+  for (std::size_t i = 0; i < data_sets.size(); ++i) text += fmt::format("{} {}: {}\n", kDataSet, i, data_sets[i]);
   return text;
 }
 
@@ -63,11 +65,14 @@ TaskWelcome TaskProcess::meet_chief() {
         chief_ = event->peer;
         network_.send(chief_link_, message_of_task(TaskWord::kProgram, setup_.program()));
         break;
-      case TaskEvent::Kind::kUnreachable:
-        throw ClusterError(
-            "LS-CLUSTER-JOIN",
-            fmt::format("{} cannot join the chief at {}: {}", self, setup_.cluster.chief_address(), event->text),
-            "start the chief, with the same cluster and secret as this task");
+      case TaskEvent::Kind::kUnreachable: {
+        const std::string fact =
+            fmt::format("{} cannot join the chief at {}: {}", self, setup_.cluster.chief_address(), event->text);
+        const char* const remedy = "start the chief, with the same cluster and secret as this task";
+        if (event->refusal == kDiffers) throw ClusterError("LS-CLUSTER-DIFFERS", fact, remedy);
+        if (event->refusal == kTaken) throw ClusterError("LS-CLUSTER-TAKEN", fact, "end the other process");
+        throw ClusterError("LS-CLUSTER-JOIN", fact, remedy);
+      }
       case TaskEvent::Kind::kLost:
         // That of an earlier coordinate() of the chief, say, which has ended: it listens again for the next one.
         if (is_chief(*event)) network_.connect({.job = TaskId::Job::kChief}, place_.chief, place_.chief_port, end);

@@ -29,6 +29,9 @@ struct RemoteSetup {
   ChiefOptions chief = {};
   std::vector<NamedStep> steps = {};  // by kind
   Catalog catalog;
+  std::vector<std::string> data_sets = {};        // how each is dealt, in order of creation
+  std::vector<std::string> trainers = {};         // the options of each
+  bool owns_schedules = false;                    // the chief's are its own: other tasks need not have them
   std::map<const void*, int64_t>& batch_indexes;  // by data set, of a worker: ScheduledBatches
   bool rounds_gradients = false;                  // to bfloat16, those of float32
 

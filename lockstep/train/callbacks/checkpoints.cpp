@@ -88,7 +88,7 @@ class Checkpoints final : public internal::LastCallback {
   std::string agreed_options() const override { return fmt::format(" with .every_steps = {}", options_.every_steps); }
   bool is_due_at(int64_t step) override { return schedule_->is_due_at(step); }
   bool is_due_by_clock(const Trainer& trainer) override {
-    return schedule_->is_due_by_clock(trainer.strategy().step(), manager_->last_save_seconds(),
+    return schedule_->is_due_by_clock(Fit::of(trainer).strategy_step(), manager_->last_save_seconds(),
                                       SaveSchedule::Clock::now());
   }
   void on_step_end(Trainer& trainer, const Logs& /*logs*/) override { save(trainer); }
@@ -145,7 +145,7 @@ class Checkpoints final : public internal::LastCallback {
     failed_ = false;
     const bool is_end = Fit::of(trainer).is_over();
     attempt(trainer, is_end ? FailedSave::kLastOneFollows : FailedSave::kTrainingGoesOn, [&] { save_now(trainer); });
-    schedule_->saved(trainer.strategy().step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
+    schedule_->saved(Fit::of(trainer).strategy_step(), manager_->last_save_seconds(), SaveSchedule::Clock::now());
   }
 
   /// Carries out `save`. What the disk of this or another worker refuses is told; for other errors it is as if this

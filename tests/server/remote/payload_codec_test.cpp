@@ -267,6 +267,11 @@ TEST(TaskMessages, ShowBothSidesOfTheFirstDifference) {
   EXPECT_EQ(difference_of_programs("a\nc\n", "a\nb\n", "worker 1"), "worker 1 has \"c\", and the chief has \"b\"");
   EXPECT_EQ(difference_of_programs("a\n", "a\nb\n", "worker 1"),
             "worker 1 has \"nothing more\", and the chief has \"b\"");
+  EXPECT_EQ(difference_of_programs("a\n", "a\ndata set 0: x\n", "worker 1"), "");
+  EXPECT_EQ(difference_of_programs("a\ndata set 0: x\n", "a\n", "worker 1"), "");
+  EXPECT_EQ(difference_of_programs("a\ndata set 0: y\n", "a\ndata set 0: x\ndata set 1: z\n", "worker 1"),
+            "worker 1 has \"data set 0: y\", and the chief has \"data set 0: x\"");
+  EXPECT_EQ(without_schedules("a\nschedule: b\nc\n"), "a\nc\n");
 }
 
 TEST(TaskMessages, ComeBack) {

@@ -4,12 +4,15 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "lockstep/core/process/exit_codes.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/server/parameter_server.h"
 #include "tests/server/remote/remote_tasks.h"
 #include "tests/support/errors.h"
@@ -17,6 +20,7 @@
 namespace lockstep {
 namespace {
 
+using testing::expect_all_ended_well;
 using testing::run_tasks;
 
 TEST(RemoteRun, ATaskWithAnotherProgramIsRefusedWithBothSidesShown) {
@@ -120,27 +124,80 @@ TEST(RemoteRun, AServerWithAnotherScheduleIsRefused) {
       "0.1 0.1 0.1 0.5", "0.1 0.1 0.1 0.1");
 }
 
-TEST(RemoteRun, AScheduleInsideCoordinateIsRefused) {
-  const auto results = run_tasks(1, 1, [](const ClusterSpec& spec) {
-    ParameterServerStrategy strategy({.cluster = spec});
-    const std::vector weights{strategy.make_variable(torch::zeros({2}), {.name = "weight"})};
-    const auto optimizer = strategy.make_optimizer(weights, torch::optim::SGDOptions(0.1));
-    const auto step = strategy.step("step", [&](WorkerContext& ctx) {
-      weights[0].value(ctx).sum().backward();
-      ctx.push();
-    });
-    return strategy.coordinate([&](Coordinator& coordinator) {
-      optimizer.set_learning_rate(0.2);
-      coordinator.schedule(step);
-      optimizer.set_schedule([](int64_t) { return 0.01; });
-      testing::expect_error<UsageError>([&] { coordinator.schedule(step); }, "LS-MADE-LATE",
-                                        {"schedule", "before coordinate()"});
-      optimizer.set_learning_rate(0.2);  // takes the schedule away
-      coordinator.schedule(step);
-      coordinator.join();
-    });
+/// A worker's data set differs from the chief's: `make` is called with whether it is that worker.
+void expect_data_refused(const std::function<DistributedDataset(ParameterServerStrategy&, bool)>& make,
+                         const char* there, const char* here) {
+  const auto results = run_tasks(2, 1, [&](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec, .timeouts = {.join = std::chrono::seconds(3)}});
+    const DistributedDataset data = make(strategy, spec.job == "worker" && spec.task == 1);
+    return strategy.coordinate([](Coordinator&) {});
   });
-  testing::expect_all_ended_well(results);
+  for (const std::size_t task : {0, 2}) {
+    const std::string& error = results[task].error;
+    for (const char* const part : {"worker 1", "data set 0", there, here, task == 2 ? "LS-CLUSTER-DIFFERS" : ""})
+      EXPECT_NE(error.find(part), std::string::npos) << error;
+  }
+}
+
+TEST(RemoteRun, AWorkerWithAnotherBatchSizeIsRefused) {
+  expect_data_refused(
+      [](ParameterServerStrategy& strategy, bool is_other) {
+        return strategy.distribute(data::from_tensors(torch::ones({12, 1}), torch::zeros({12})),
+                                   {.global_batch = is_other ? 6 : 4});
+      },
+      ".global_batch = 6", ".global_batch = 4");
+}
+
+TEST(RemoteRun, AWorkerWithOtherDataIsRefused) {
+  expect_data_refused(
+      [](ParameterServerStrategy& strategy, bool is_other) {
+        const int64_t samples = is_other ? 11 : 12;
+        return strategy.distribute(data::from_tensors(torch::ones({samples, 1}), torch::zeros({samples})),
+                                   {.global_batch = 4, .name = "train"});
+      },
+      "11 samples", "12 samples");
+}
+
+TEST(RemoteRun, WhoTakesNoBatchesNeedsNoData) {
+  expect_all_ended_well(run_tasks(1, 1, [](const ClusterSpec& spec) {
+    ParameterServerStrategy strategy({.cluster = spec});
+    const auto distribute = [&](int64_t batch) {
+      return strategy.distribute(data::from_tensors(torch::ones({12, 1}), torch::zeros({12})), {.global_batch = batch});
+    };
+    DistributedDataset train;
+    DistributedDataset extra;
+    if (spec.job != "ps") train = distribute(4);
+    if (spec.job == "chief") extra = distribute(3);
+    const auto size = strategy.step("size", [&](WorkerContext& ctx) { return train.next(ctx).size(); });
+    DistributedDataset inside;
+    for (int i = 0; i < 2; ++i) {
+      const int code = strategy.coordinate([&](Coordinator& coordinator) {
+        EXPECT_EQ(coordinator.schedule(size).get(), 4);
+        inside = distribute(2);
+      });
+      if (code != 0) return code;
+    }
+    return 0;
+  }));
+}
+
+TEST(RemoteRun, ATaskWithAnotherSecretIsNotWorthAnotherStart) {
+  std::atomic<int> code = 0;
+  const auto results = run_tasks(1, 1, [&](const ClusterSpec& spec) {
+    ClusterSpec mine = spec;
+    if (spec.job == "worker") mine.secret = Secret("another secret of the test");
+    ParameterServerStrategy strategy({.cluster = mine, .timeouts = {.join = std::chrono::seconds(3)}});
+    try {
+      return strategy.coordinate([](Coordinator&) {});
+    } catch (const std::exception& error) {
+      if (spec.job == "worker") code = static_cast<int>(exit_code_of(error));
+      throw;
+    }
+  });
+  EXPECT_EQ(code, static_cast<int>(ExitCode::kConfiguration));
+  EXPECT_NE(results[1].error.find("LS-CLUSTER-DIFFERS"), std::string::npos) << results[1].error;
+  EXPECT_NE(results[1].error.find("worker 0"), std::string::npos) << results[1].error;
+  EXPECT_NE(results[0].error.find("worker 0"), std::string::npos) << results[0].error;
 }
 
 }  // namespace
