@@ -9,7 +9,8 @@ RETAINING = {"MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_thresh
 class Contestant:
     """A side of a comparison: the ways to run it, of which the fastest counts.
 
-    `program` is one of lockstep, lockstep_workers, by_hand, run_overhead, input_pipeline, torch, tf, jax; a variant is a list of further arguments.
+    `program` is one of lockstep, lockstep_workers, parameter_servers, parameter_server_tasks, ps_lite, by_hand, run_overhead,
+    input_pipeline, torch, tf, jax; a variant is a list of further arguments.
     """
     name: str
     program: str
@@ -207,6 +208,35 @@ def more_replicas(key, title, lanes, model, batch, goal, memory=None):
     ])
 
 
+def parameter_servers(key, title, work, batch, tf=None, ps_lite=True):
+    """A chief, two workers and a server on the same cores: processes, and for Lockstep threads as well. The rate is that
+    of steps."""
+    flags = [work, *(["--batch", str(batch)] if batch else [])]
+    contestants = [
+        Contestant("Lockstep, processes, tcp", "parameter_server_tasks", [*flags, "--engine", "tcp"], ranks=2),
+        Contestant("Lockstep, processes, tls", "parameter_server_tasks", [*flags, "--engine", "tls"], ranks=2),
+        Contestant("Lockstep, threads", "parameter_servers", flags),
+        Contestant("TensorFlow ParameterServerStrategy, 1 step a call", "tf_parameter_servers", flags,
+                   variants=[[], ["--threads", "1"]], goal=tf),
+    ]
+    if work != "empty":
+        contestants.append(Contestant("TensorFlow ParameterServerStrategy, 10 steps a call", "tf_parameter_servers",
+                                      [*flags, "--inside", "10"], variants=[[], ["--threads", "1"]], optional=True))
+    if ps_lite:
+        contestants.append(Contestant("ps-lite and LibTorch, by hand", "ps_lite", flags, ranks=2, sum_of_ranks=True))
+    return Row(f"parameter-server-{key}", f"parameter servers, 2 workers: {title}", contestants)
+
+
+def served_rows(known):
+    """One worker and one server: a pull and a push by themselves, one after the other."""
+    flags = ["rows", "--known", str(known)]
+    return Row(f"parameter-server-rows-{known}", f"parameter servers: pull and push of 1,000 rows of 32, of {known:,}", [
+        Contestant("Lockstep, tcp", "parameter_server_tasks", flags),
+        Contestant("Lockstep, threads", "parameter_servers", flags),
+        Contestant("ps-lite", "ps_lite", flags),
+    ])
+
+
 def rows(lanes):
     """Lockstep is to reach these ratios on two lanes with LibTorch 2.15 on both sides."""
     medium = {"ddp": 3.6, "tf": 4.5, "one": 1.4}
@@ -243,6 +273,11 @@ def rows(lanes):
         inputs("input-samples", "28x28 bytes, a function of a sample", "samples", lanes, 128, [("LibTorch's DataLoader", "libtorch", 3)], 3),
         inputs("input-loops", "28x28 bytes, a loop over a sample", "loops", lanes, 128, [("LibTorch's DataLoader", "libtorch", 3)]),
         inputs("input-images", "JPEG files, 224x224 from the middle", "images", lanes, 32, [("libjpeg-turbo alone", "libjpeg", 1)]),
+        parameter_servers("dense", "MLP 784-1024-1024-10, batch 32", "dense", 32, tf=5),
+        parameter_servers("recommender", "two tables of 1,000,000 x 32, batch 256, two dense layers", "recommender", 256, tf=10),
+        parameter_servers("empty", "steps without a pull or a push", "empty", None, ps_lite=False),
+        served_rows(10_000),
+        served_rows(100_000),
         Row("run", "one replica through run, cnn, batch 64", [
             Contestant("Lockstep, through run", "run_overhead", ["through run"]),
             Contestant("LibTorch, the bare loop", "run_overhead", ["by hand"], goal=1),

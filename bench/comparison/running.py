@@ -47,7 +47,10 @@ class Machine:
         if contestant.program == "lockstep_workers":
             program = self.program("lockstep")
             return [program, "run", "-n", str(contestant.ranks), "--", program, *arguments, *self.timing]
-        if contestant.program in ("lockstep", "by_hand", "input_pipeline"):
+        if contestant.program == "parameter_server_tasks":
+            return [self.program("lockstep"), "run", "--ps", "1", "-n", str(contestant.ranks), "--",
+                    self.program("parameter_servers"), *arguments, *self.timing]
+        if contestant.program in ("lockstep", "by_hand", "input_pipeline", "parameter_servers", "ps_lite"):
             return [self.program(contestant.program), *arguments, *self.timing]
         if contestant.program == "run_overhead":
             return [self.program("run_overhead"), "--model", "cnn", "--batch", "64", "--blocks", "30", "--steps", "10"]
@@ -63,7 +66,7 @@ class Machine:
         command = self.command(contestant, variant)
         if contestant.network:
             return run_on_hosts(contestant, command, env)
-        if contestant.program in ("lockstep", "lockstep_workers"):
+        if contestant.program in ("lockstep", "lockstep_workers", "parameter_servers", "parameter_server_tasks"):
             return run_lockstep([command], env, dump if contestant.name == "Lockstep" else None)
         if contestant.program == "run_overhead":
             return run_overhead(command, env, contestant.arguments[0])
@@ -73,6 +76,8 @@ class Machine:
             command += ["--dump", dump]
         if contestant.program == "by_hand":
             return run_mpi(command, env, contestant.ranks)
+        if contestant.program == "ps_lite":
+            return run_ps_lite(command, env, contestant.ranks)
         env["OMP_NUM_THREADS"] = "1"
         if "one" in contestant.arguments:
             env["OMP_NUM_THREADS"] = contestant.arguments[contestant.arguments.index("--world") + 1]
@@ -181,6 +186,19 @@ def run_mpi(command, env, ranks):
     result = json.loads(next(line for line in lines if line.startswith("{")))
     result["rate"] = result.get("samples_per_second", 1e3 / result["ms"]["median"])
     result["peak_memory_mib"] = result["peak_memory_mib"] * ranks
+    return result
+
+
+def run_ps_lite(command, env, workers):
+    """A scheduler, which is not in the way, a server, and workers, whose rates add up."""
+    env = {**env, "OMP_NUM_THREADS": "1", "DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": str(workers), "DMLC_INTERFACE": "lo",
+           "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_NODE_HOST": "127.0.0.1"}
+    roles = ["scheduler", "server", *["worker"] * workers]
+    reports = reports_of(wait_for([["env", f"DMLC_ROLE={role}", *command] for role in roles], env))
+    result = reports[0]
+    result["rate"] = sum(report["samples_per_second"] for report in reports)
+    if workers > 1:
+        result["ms"] = {key: value / workers for key, value in result["ms"].items()}
     return result
 
 
