@@ -22,7 +22,9 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/checkpoint_manager.h"
 #include "lockstep/core/error.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/server/parameter_server.h"
+#include "lockstep/strategy/metrics.h"
 
 namespace lockstep::testing {
 
@@ -56,6 +58,7 @@ struct CountedResult {
 /// - pushes four rows of its own to the table `rows`, on servers that their hash decides, and one that it shares with
 ///   other steps, twice;
 /// - and does the same with the table `slotted rows`, whose momentum of 1 shows how often a shared row was pushed.
+/// At the end an evaluation counts samples in a metric, part by part.
 class CountedProgram {
  public:
   /// The options have a cluster.
@@ -75,8 +78,14 @@ class CountedProgram {
         rows_optimizer_(strategy_.make_optimizer(rows_, torch::optim::SGDOptions(1))),
         slotted_rows_(strategy_.make_embedding({.name = "slotted rows", .dim = 2, .initial = 0.0})),
         slotted_rows_optimizer_(strategy_.make_optimizer(slotted_rows_, torch::optim::SGDOptions(1).momentum(1))),
-        step_(strategy_.step(
-            "count", std::function<int64_t(WorkerContext&)>([this](WorkerContext& ctx) { return count(ctx); }))) {}
+        samples_(strategy_.distribute(data::from_tensors(torch::zeros({kSamples, 1}), torch::arange(kSamples)),
+                                      {.global_batch = strategy_.num_workers()})),
+        ids_(strategy_, "ids"),
+        step_(strategy_.step("count", std::function([this](WorkerContext& ctx) { return count(ctx); }))),
+        judge_(strategy_.step("judge", std::function([this](WorkerContext& ctx, const Batch& part) {
+                                ids_.update(ctx, part.ids.to(torch::kDouble));
+                                return slotted_.value(ctx)[0].to(torch::kDouble);
+                              }))) {}
 
   /// On the chief it restores the newest checkpoint, lets steps count until all do, and checks all state, where it
   /// throws NotExact. On other tasks it serves.
@@ -107,6 +116,7 @@ class CountedProgram {
   static double own_number(int64_t step) { return static_cast<double>(1 + step * 7919 % 1009); }
   static constexpr int64_t kOwnRows = 4;
   static constexpr int64_t kSharedRows = 5;
+  static constexpr int64_t kSamples = 24;
 
   int64_t count(WorkerContext& ctx) {
     const int64_t n = ctx.step();
@@ -214,6 +224,11 @@ class CountedProgram {
     const double updates = rounds_ ? static_cast<double>(steps) / parts() : static_cast<double>(steps);
     require_equal("slotted", slotted_.read(),
                   torch::full({servers_}, updates * (updates + 1) / 2 * (rounds_ ? parts() : 1)));
+    const double state = coordinator.evaluate(samples_, judge_).item<double>();
+    require(
+        state == slotted_.read()[0].item<double>() && ids_.count() == kSamples && ids_.result() == (kSamples - 1) / 2.0,
+        fmt::format("an evaluation saw {}, and its metric has {} samples and a mean of {}", state, ids_.count(),
+                    ids_.result()));
     const auto own_ids = torch::arange(columns_ * kOwnRows);
     const auto expected = first.to(torch::kDouble).view({columns_, 1}).expand({columns_, kOwnRows}).reshape({-1, 1});
     const auto shared_ids = -1 - torch::arange(kSharedRows);
@@ -251,7 +266,10 @@ class CountedProgram {
   const RowsOptimizer rows_optimizer_;
   const Embedding slotted_rows_;
   const RowsOptimizer slotted_rows_optimizer_;
+  const DistributedDataset samples_;
+  const metrics::Mean ids_;
   const Step<std::function<int64_t(WorkerContext&)>> step_;
+  const Step<std::function<torch::Tensor(WorkerContext&, const Batch&)>> judge_;
   std::vector<int64_t> own_;  // numbers of steps whose results have come
 };
 

@@ -74,6 +74,8 @@ constexpr std::array kKinds{
     MessageKind{"ServerRead", Job::kServer, Job::kChief, TaskWord::kProtocol, 1},
     MessageKind{"RoundSquares", Job::kServer, Job::kChief, TaskWord::kProtocol, 2},
     MessageKind{"CutSaved", Job::kServer, Job::kChief, TaskWord::kProtocol, 3},
+    MessageKind{"GiveStep of an evaluation", Job::kChief, Job::kWorker, TaskWord::kEvaluation, 0},
+    MessageKind{"StepReport of an evaluation", Job::kWorker, Job::kChief, TaskWord::kEvaluation, 0},
     MessageKind{"which steps are settled", Job::kChief, Job::kWorker, TaskWord::kSettled},
     MessageKind{"a worker's end", Job::kChief, Job::kWorker, TaskWord::kEnd},
     MessageKind{"a server's end", Job::kChief, Job::kServer, TaskWord::kEnd},
