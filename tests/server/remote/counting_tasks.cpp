@@ -94,7 +94,8 @@ int main(int argc, char** argv) {
                              .begins = [](int64_t steps) { say(fmt::format("begins at step {}", steps)); }});
     lockstep::testing::CountedResult result;
     const int code = program.coordinate(result);
-    say(fmt::format("exact: {} steps before, {} counted, {} closed", result.began_at, result.counted, result.closed));
+    if (is_chief)
+      say(fmt::format("exact: {} steps before, {} counted, {} closed", result.began_at, result.counted, result.closed));
     return code;
   } catch (const lockstep::testing::NotExact& error) {
     say(fmt::format("NOT EXACT: {}", error.what()));

@@ -189,7 +189,7 @@ WORKER_BODY(counts_with_faults) {
     try {
       testing::CountedProgram program({.cluster = spec,
                                        .staleness = staleness < 0 ? std::optional<int64_t>() : staleness,
-                                       .timeouts = {.join = seconds(30), .lost = seconds(1)},
+                                       .timeouts = {.join = seconds(30), .lost = seconds(2)},
                                        .attempts = 1000},
                                       {.steps = 24, .save_every = 8, .chunk = 4, .folder = folder});
       testing::CountedResult result;
@@ -286,7 +286,7 @@ class FaultsAtMessages : public testing::ScratchFolder {
       }
     }
     // All end with the chief. Who has come too late for this run waits for another one.
-    const auto longest = Clock::now() + seconds(4);
+    const auto longest = Clock::now() + seconds(5);
     const bool dies_later = fault.effect == Effect::kDiesAfter;
     for (int64_t i = 0; i < kTasks; ++i) {
       TaskOfTest& one = tasks_[i];
