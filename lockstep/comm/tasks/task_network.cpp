@@ -104,8 +104,15 @@ void TaskNetwork::send(uint64_t link, std::string message) {
                      "send less at a time");
   }
   asio::post(context_, [this, link, message = std::move(message)]() mutable {
-    if (const auto found = links_.find(link); found != links_.end()) found->second.link->send(std::move(message));
+    const auto found = links_.find(link);
+    if (found == links_.end()) return;
+    if (!passes(found->second, message, true)) return found->second.link->close();
+    found->second.link->send(std::move(message));
   });
+}
+
+bool TaskNetwork::passes(const Link& link, std::string_view message, bool is_sent) const {
+  return !watch || watch({.self = job_.self, .peer = link.peer.from, .is_sent = is_sent, .bytes = message});
 }
 
 void TaskNetwork::close(uint64_t link) {
@@ -270,6 +277,10 @@ asio::awaitable<void> TaskNetwork::listen(uint64_t number) {
       const auto found = links_.find(number);
       if (found == links_.end()) co_return;  // it was lost, and told
       found->second.has_spoken = true;
+      if (!passes(found->second, message, false)) {
+        how = "it was closed here";
+        break;
+      }
       tell({.kind = Kind::kReceived, .link = number, .peer = found->second.peer, .text = std::move(message)});
     }
   } catch (const ConnectionError& error) {

@@ -5,11 +5,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -54,6 +56,14 @@ struct TaskEvent {
   std::string text = {};
 };
 
+/// A message on a link of this process, for tests that let a task or a link fail there.
+struct WatchedMessage {
+  TaskId self = {};
+  TaskId peer = {};
+  bool is_sent = false;         // it is about to be sent; otherwise it has come, and is about to be told
+  std::string_view bytes = {};  // valid during the call
+};
+
 /// The links of this task with others, and a thread that moves their messages. Only who knows the secret gets a link.
 ///
 /// The chief and each server listen. Workers and servers connect to the chief, and workers to servers. A server has one
@@ -87,6 +97,10 @@ class TaskNetwork {
   /// next() gives nothing from now on.
   void stop();
 
+  /// For tests: is called with each message, by the threads of all networks. Where it gives false, the link is closed
+  /// in place of sending or telling the message. It is set while there is no network.
+  static inline std::function<bool(const WatchedMessage&)> watch;
+
  private:
   struct Link {
     std::shared_ptr<TaskLink> link;
@@ -97,6 +111,7 @@ class TaskNetwork {
 
   void run();
   void tell(TaskEvent event);
+  bool passes(const Link& link, std::string_view message, bool is_sent) const;
   void welcome(const std::shared_ptr<Connection>& connection, const Frame& frame);
   std::string objection_to(const TaskHello& hello) const;
   /// The same, where another process is that task already.
