@@ -14,7 +14,8 @@ void CaptureKey::add(const at::Tensor& tensor) {
   words_.push_back(tensor.dim());
   words_.push_back(static_cast<int64_t>(tensor.scalar_type()));
   words_.push_back(static_cast<int64_t>(tensor.layout()));
-  words_.push_back(tensor.requires_grad() ? 1 : 0);
+  words_.push_back((tensor.requires_grad() ? 1 : 0) + (tensor.is_conj() ? 2 : 0) + (tensor.is_neg() ? 4 : 0));
+  words_.push_back(static_cast<int64_t>(tensor.device().type()));
   if (!tensor.has_storage()) return;
   for (const int64_t size : tensor.sizes()) words_.push_back(size);
   for (const int64_t stride : tensor.strides()) words_.push_back(stride);
@@ -23,9 +24,11 @@ void CaptureKey::add(const at::Tensor& tensor) {
     const at::Tensor& other = tensors_[i];
     if (!other.defined() || !other.has_storage() || !other.storage().is_alias_of(tensor.storage())) continue;
     words_.push_back(static_cast<int64_t>(i));
-    words_.push_back(tensor.storage_offset() - other.storage_offset());
-    break;
+    words_.push_back(tensor.storage_offset() * static_cast<int64_t>(tensor.element_size()) -
+                     other.storage_offset() * static_cast<int64_t>(other.element_size()));
+    return;
   }
+  words_.push_back(-1);
 }
 
 void CaptureKey::add(const std::string& text) { texts_.push_back(text); }

@@ -6,8 +6,8 @@
 
 #include <bit>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>

@@ -56,6 +56,7 @@ class CapturedStep {
               run, [] { return internal::CaptureKey(); }, [] { return std::shared_ptr<void>(); });
       }
     } else if constexpr (!std::is_copy_constructible_v<Result>) {
+      call.refuse("returns what cannot be copied");
       return Result(std::invoke(*fn_, context, args...));
     } else {
       if (call.way() == Way::kAsItIs) return Result(std::invoke(*fn_, context, args...));

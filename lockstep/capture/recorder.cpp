@@ -13,6 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "lockstep/core/loops/checksum.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/core/torch_compat.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/replica/step_host.h"
@@ -24,9 +26,9 @@ namespace {
 
 /// Operators that change what a tensor is, and not what is in its memory.
 bool changes_view(std::string_view name) {
-  static constexpr std::array<std::string_view, 9> kAll{"aten::t_",          "aten::transpose_", "aten::squeeze_",
+  static constexpr std::array<std::string_view, 8> kAll{"aten::t_",          "aten::transpose_", "aten::squeeze_",
                                                         "aten::unsqueeze_",  "aten::swapdims_",  "aten::swapaxes_",
-                                                        "aten::as_strided_", "aten::detach_",    "aten::swapdims_"};
+                                                        "aten::as_strided_", "aten::detach_"};
   return std::ranges::find(kAll, name) != kAll.end();
 }
 
@@ -62,6 +64,11 @@ bool gives_to_host(const c10::FunctionSchema& schema) {
   });
 }
 
+uint64_t state_sum(const at::Generator& generator) {
+  const at::Tensor state = generator.get_state();
+  return checksum(host_bytes(state).data(), static_cast<int64_t>(state.nbytes()));
+}
+
 template <class Fn>
 void for_each_tensor_in(const c10::IValue& value, const Fn& fn) {
   if (value.isTensor()) {
@@ -75,21 +82,23 @@ void for_each_tensor_in(const c10::IValue& value, const Fn& fn) {
 
 }  // namespace
 
-Recorder::Recorder(const ReplicaContext& context, std::span<const at::Tensor> arguments)
+Recorder::Recorder(const ReplicaContext& context, std::span<const at::Tensor> arguments, const StepForm* known)
     : context_(context),
       replica_(ContextAccess::local_index(context)),
       unheard_(num_calls_unheard()),
       variables_(ContextAccess::group(context).host().variables().variables()),
-      numbers_(form_, variables_, replica_, [this](const std::string& why) { refuse(why); }),
+      numbers_(form_, variables_, replica_, known, [this](const std::string& why) { refuse(why); }),
       backwards_(ContextAccess::scaled_backwards(context)) {
+  gradients_.assign(variables_.size(), kUndefined);
   for (const auto& variable : variables_) {
-    const at::Tensor& gradient = variable->component(replica_).unsafeGetTensorImpl()->grad();
-    gradients_.push_back(gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr);
-    if (!gradient.defined()) continue;
+    if (!variable->component(replica_).unsafeGetTensorImpl()->grad().defined()) continue;
     is_postponed_ = true;
     refuse("begins with a gradient that an earlier run has left, of '" + variable->name() + "'");
   }
   numbers_.add_arguments(arguments);
+  ReplicaGroup& group = ContextAccess::group(context);
+  for (RandomStream* const stream : {&group.stream(replica_), &group.shared_stream(replica_)})
+    drawn_.emplace_back(stream->generator(), state_sum(stream->generator()));
 }
 
 void Recorder::refuse(const std::string& why) {
@@ -118,6 +127,7 @@ void Recorder::hear(OperatorCall& call) {
   node.what = call.overload().empty() ? call.name() : call.name() + "." + call.overload();
   numbers_.begin_node();
   const std::vector<Given> given = note_inputs(call, node);
+  check_generators();
   try {
     call.go_on();
   } catch (...) {
@@ -125,9 +135,27 @@ void Recorder::hear(OperatorCall& call) {
     throw;
   }
   note_outputs(call, given, node);
+  note_generators(node);
   // A detach() of what is a tensor of its own already says nothing; hooks of gradients make more of them.
   const bool is_same = node.is_view && node.outputs.size() == 1 && node.outputs[0].tensors == node.inputs[0].tensors;
   if (refusal_.empty() && !is_same) form_.nodes.push_back(std::move(node));
+}
+
+void Recorder::check_generators() {
+  for (const auto& [generator, sum] : drawn_) {
+    if (sum != state_sum(generator)) refuse("sets the state of a random generator");
+  }
+}
+
+void Recorder::note_generators(const Node& node) {
+  for (const StepValue& input : node.inputs) {
+    if (!input.constant.isGenerator()) continue;
+    const at::Generator generator = input.constant.toGenerator();
+    const auto is_same = [&](const auto& one) { return one.first == generator; };
+    if (std::ranges::none_of(drawn_, is_same)) drawn_.emplace_back(generator, 0);
+  }
+  // Some kernels draw and are given no generator.
+  for (auto& [generator, sum] : drawn_) sum = state_sum(generator);
 }
 
 std::vector<Recorder::Given> Recorder::note_inputs(OperatorCall& call, Node& node) {
@@ -213,16 +241,14 @@ BackwardBooks Recorder::take_books() {
   BackwardBooks books;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     const at::Tensor& gradient = variables_[i]->component(replica_).unsafeGetTensorImpl()->grad();
-    const c10::TensorImpl* const now = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
-    if (now == gradients_[i]) continue;
-    gradients_[i] = now;
-    if (now) kept_.emplace_back(gradient.getIntrusivePtr());
-    const int32_t variable = numbers_.number_of_variable(i);
     const int32_t tensor = numbers_.number_of(gradient, -1);
-    if (now && tensor != kUndefined && numbers_.source_of(tensor).kind == Source::Kind::kCaptured) {
-      refuse("has a gradient that no operator made, of '" + variables_[i]->name() + "'");
+    if (tensor == std::exchange(gradients_[i], tensor)) continue;
+    if (tensor != kUndefined) {
+      numbers_.check_before(tensor, gradient, false);
+      if (numbers_.source_of(tensor).kind == Source::Kind::kOuter)
+        refuse("has a gradient that no operator made, of '" + variables_[i]->name() + "'");
     }
-    books.gradients.push_back({.variable = variable, .tensor = tensor});
+    books.gradients.push_back({.variable = numbers_.number_of_variable(i), .tensor = tensor});
   }
   const auto& losses = ContextAccess::losses(context_);
   books.backwards = losses->counts().since(backwards_);
@@ -255,10 +281,8 @@ void Recorder::end_call(std::span<const at::Tensor> results) {
     if (number != kUndefined) numbers_.note_result(number, one);
   }
   // What it did to variables and their gradients is its own.
-  for (std::size_t i = 0; i < variables_.size(); ++i) {
-    const at::Tensor& gradient = variables_[i]->component(replica_).unsafeGetTensorImpl()->grad();
-    gradients_[i] = gradient.defined() ? gradient.unsafeGetTensorImpl() : nullptr;
-  }
+  for (std::size_t i = 0; i < variables_.size(); ++i)
+    gradients_[i] = numbers_.number_of(variables_[i]->component(replica_).unsafeGetTensorImpl()->grad(), -1);
   numbers_.forget_variables();
   backwards_ = ContextAccess::scaled_backwards(context_);
 }
@@ -266,12 +290,13 @@ void Recorder::end_call(std::span<const at::Tensor> results) {
 void Recorder::end(std::span<const at::Tensor> results) {
   if (!refusal_.empty()) return;
   form_.at_end = take_books();
-  for (const auto& one : form_.variables) form_.are_trained.push_back(one->component(replica_).requires_grad());
   bool has_graph = false;
   for (const at::Tensor& one : results) {
     form_.results.push_back(numbers_.number_of(one, -1));
+    if (form_.results.back() != kUndefined) numbers_.check_before(form_.results.back(), one, false);
     has_graph = has_graph || (one.defined() && one.requires_grad() && !one.is_leaf());
   }
+  for (const auto& one : form_.variables) form_.are_trained.push_back(one->component(replica_).requires_grad());
   const auto changes_gradients = [](const Node& node) { return !node.before.gradients.empty(); };
   const bool has_backward = !form_.at_end.gradients.empty() || std::ranges::any_of(form_.nodes, changes_gradients);
   if (has_graph && !has_backward) refuse("returns a tensor with a graph, and did not go backward through it");

@@ -1,13 +1,14 @@
 // Records one run of a step: hears its operators below autograd, and is told of the library's calls.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/TensorBody.h>
-#include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/capture/step_form.h"
@@ -25,8 +26,8 @@ namespace lockstep::internal::inline capture {
 /// step writes without an operator (data_ptr(), accessor()), by checksums.
 class Recorder final : public OperatorListener, public StepRecorder {
  public:
-  /// `arguments` are the tensors that the step is given, in order.
-  Recorder(const ReplicaContext& context, std::span<const at::Tensor> arguments);
+  /// `arguments` are the tensors that the step is given, in order. `known` is an earlier recording, or null.
+  Recorder(const ReplicaContext& context, std::span<const at::Tensor> arguments, const StepForm* known);
   ~Recorder() = default;
 
   /// Once, after the step: `results` are the tensors that it returned.
@@ -58,6 +59,9 @@ class Recorder final : public OperatorListener, public StepRecorder {
   void note_outputs(OperatorCall& call, const std::vector<Given>& given, Node& node);
   void note_output(OperatorCall& call, Node& node, int32_t number, const at::Tensor& tensor);
   StepValue value_of(const c10::IValue& value, int64_t node);
+  /// Whether somebody has set the state of a generator since the last operator.
+  void check_generators();
+  void note_generators(const Node& node);
   /// Notes what backwards have left since the last node.
   BackwardBooks take_books();
 
@@ -69,8 +73,8 @@ class Recorder final : public OperatorListener, public StepRecorder {
   const int64_t unheard_;                                        // num_calls_unheard() at the beginning
   const std::vector<std::shared_ptr<VariableState>> variables_;  // of the strategy
   TensorNumbers numbers_;
-  std::vector<const c10::TensorImpl*> gradients_;               // by variable
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> kept_;  // theirs, whose addresses no other tensor gets
+  std::vector<int32_t> gradients_;                         // by variable: the tensor
+  std::vector<std::pair<at::Generator, uint64_t>> drawn_;  // those that were drawn from, and checksums of their states
   ScaledBackwards backwards_;
   bool asked_ = false;
 };

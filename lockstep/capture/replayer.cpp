@@ -5,7 +5,6 @@
 #include "lockstep/capture/replayer.h"
 
 #include <ATen/ATen.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/core/jit_type.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -14,10 +13,10 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "lockstep/core/error.h"
-#include "lockstep/core/torch_compat.h"
 #include "lockstep/linear/factored_weights.h"
 #include "lockstep/replica/replica_group.h"
 
@@ -26,7 +25,7 @@ namespace lockstep::internal::inline capture {
 namespace {
 
 /// Results up to this size keep their memory until the next run: to give it back costs as much as to compute them.
-constexpr int64_t kKept = 64 << 10;
+constexpr int64_t kMostKept = 64 << 10;
 
 /// A new tensor over `storage`.
 at::Tensor over(const c10::Storage& storage, const StepTensor& as, int64_t offset) {
@@ -68,7 +67,7 @@ Replayer::Replayer(StepForm form, int64_t replica)
     const Source& recorded = form_.sources[static_cast<std::size_t>(tensor.source)];
     const auto number = static_cast<int32_t>(t);
     // The first tensor of a source is the source's own, but of memory that was there before the step.
-    bool is_own = source.own == kUndefined && source.views.empty() && recorded.kind != Source::Kind::kCaptured;
+    bool is_own = source.own == kUndefined && source.views.empty() && recorded.kind != Source::Kind::kOuter;
     if (recorded.kind == Source::Kind::kVariable) {
       const at::Tensor& component = form_.variables[static_cast<std::size_t>(recorded.index)]->component(replica_);
       is_own = source.own == kUndefined && tensor.offset == 0 && !tensor.is_number && is_as(component, tensor);
@@ -84,12 +83,12 @@ Replayer::Replayer(StepForm form, int64_t replica)
     const Source& source = form_.sources[s];
     const auto number = static_cast<int32_t>(s);
     switch (source.kind) {
-      case Source::Kind::kCaptured: captured_sources_.push_back(number); break;
-      case Source::Kind::kNumber: {
-        at::Tensor value = at::scalar_tensor(form_.numbers[static_cast<std::size_t>(source.index)],
+      case Source::Kind::kOuter: outer_sources_.push_back(number); break;
+      case Source::Kind::kScalar: {
+        at::Tensor value = at::scalar_tensor(form_.scalars[static_cast<std::size_t>(source.index)],
                                              form_.tensors[static_cast<std::size_t>(sources_[s].own)].dtype);
         value.unsafeGetTensorImpl()->set_wrapped_number(true);
-        tensors_[static_cast<std::size_t>(sources_[s].own)] = value;
+        bind(number, value);
         break;
       }
       case Source::Kind::kVariable: variable_sources_.push_back(number); break;
@@ -124,19 +123,28 @@ void Replayer::begin_streams(const ReplicaContext& context) const {
 
 void Replayer::plan_drops() {
   std::map<int32_t, std::size_t> last;  // use of each source
+  std::set<std::pair<int32_t, std::size_t>> by_gradients;
   const auto use = [&](int32_t tensor, std::size_t place) {
     if (tensor != kUndefined) last[form_.tensors[static_cast<std::size_t>(tensor)].source] = place;
   };
   for (std::size_t n = 0; n < form_.nodes.size(); ++n) {
     const Node& node = form_.nodes[n];
-    for (const GradientChange& change : node.before.gradients) use(change.tensor, n);
+    for (const GradientChange& change : node.before.gradients) {
+      use(change.tensor, n);
+      if (change.tensor != kUndefined)
+        by_gradients.emplace(form_.tensors[static_cast<std::size_t>(change.tensor)].source, n);
+    }
     if (!nodes_[n].is_run) continue;
-    for (const StepValue& value : node.inputs) {
-      for (const int32_t one : value.tensors) use(one, n);
-    }
-    for (const StepValue& value : node.outputs) {
-      for (const int32_t one : value.tensors) use(one, n);
-    }
+    const auto use_all = [&](const std::vector<StepValue>& values) {
+      for (const StepValue& value : values) {
+        for (const int32_t one : value.tensors) {
+          use(one, n);
+          if (one != kUndefined) by_gradients.erase({form_.tensors[static_cast<std::size_t>(one)].source, n});
+        }
+      }
+    };
+    use_all(node.inputs);
+    use_all(node.outputs);
   }
   for (const int32_t one : form_.results) use(one, form_.nodes.size());
   for (const GradientChange& change : form_.at_end.gradients) use(change.tensor, form_.nodes.size());
@@ -145,18 +153,22 @@ void Replayer::plan_drops() {
   for (const auto& [source, place] : last) {
     const Source::Kind kind = form_.sources[static_cast<std::size_t>(source)].kind;
     const bool is_result = kind == Source::Kind::kResult || kind == Source::Kind::kFactors;
-    if (is_result && place < nodes_.size() && (bytes[source] > kKept || kind == Source::Kind::kFactors))
+    if (!is_result || place == nodes_.size()) continue;
+    if (by_gradients.contains({source, place})) {
+      nodes_[place].given.push_back(source);
+    } else if (bytes[source] > kMostKept || kind == Source::Kind::kFactors) {
       nodes_[place].dropped.push_back(source);
+    }
   }
 }
 
 Replayer::Readiness Replayer::readiness() const {
-  for (const auto& weak : form_.captured) {
-    if (weak.expired()) return Readiness::kNever;
+  for (const auto& weak : form_.outer) {
+    if (weak.expired()) return Readiness::kOutdated;
   }
   for (std::size_t i = 0; i < form_.variables.size(); ++i) {
     const at::Tensor& component = form_.variables[i]->component(replica_);
-    if (component.requires_grad() != form_.are_trained[i]) return Readiness::kNever;
+    if (component.requires_grad() != form_.are_trained[i]) return Readiness::kOutdated;
     if (component.unsafeGetTensorImpl()->grad().defined()) return Readiness::kNotNow;
   }
   for (const int32_t source : variable_sources_) {
@@ -164,7 +176,7 @@ Replayer::Readiness Replayer::readiness() const {
     const auto index = static_cast<std::size_t>(form_.sources[static_cast<std::size_t>(source)].index);
     if (state.own != kUndefined &&
         !is_as(form_.variables[index]->component(replica_), form_.tensors[static_cast<std::size_t>(state.own)]))
-      return Readiness::kNever;
+      return Readiness::kOutdated;
   }
   return Readiness::kReady;
 }
@@ -172,7 +184,8 @@ Replayer::Readiness Replayer::readiness() const {
 void Replayer::bind(int32_t source, const at::Tensor& own) {
   SourceState& state = sources_[static_cast<std::size_t>(source)];
   if (state.own != kUndefined) tensors_[static_cast<std::size_t>(state.own)] = own;
-  if (!state.views.empty()) bind_views(state, own.storage(), own.storage_offset());
+  if (!state.views.empty())
+    bind_views(state, own.storage(), own.storage_offset() * static_cast<int64_t>(own.element_size()));
 }
 
 void Replayer::bind_views(SourceState& source, const c10::Storage& storage, int64_t offset) {
@@ -180,19 +193,26 @@ void Replayer::bind_views(SourceState& source, const c10::Storage& storage, int6
   if (has_same && source.offset == offset) return;
   for (const View& view : source.views) {
     const auto t = static_cast<std::size_t>(view.tensor);
+    const StepTensor& as = form_.tensors[t];
     c10::TensorImpl* const impl = tensors_[t].unsafeGetTensorImpl();
     if (!has_same) impl->set_storage_keep_dtype(storage);
-    if (source.offset != offset)
-      impl->set_sizes_and_strides(form_.tensors[t].sizes, form_.tensors[t].strides, offset + view.offset);
+    if (source.offset == offset) continue;
+    const int64_t begin = offset + view.offset;
+    if (begin < 0 || begin + as.extent() > static_cast<int64_t>(storage.nbytes())) {
+      throw DivergenceError("LS-CAPTURE-SHAPE",
+                            "a captured step departs from its recording: a view lies outside of its tensor's memory",
+                            "run this step without capture(), and please report it");
+    }
+    impl->set_sizes_and_strides(as.sizes, as.strides, begin / static_cast<int64_t>(c10::elementSize(as.dtype)));
   }
   source.bound = storage.unsafeGetStorageImpl();
   source.offset = offset;
 }
 
-void Replayer::bind_captured() {
-  for (const int32_t source : captured_sources_) {
+void Replayer::bind_outer() {
+  for (const int32_t source : outer_sources_) {
     const auto index = static_cast<std::size_t>(form_.sources[static_cast<std::size_t>(source)].index);
-    bind_views(sources_[static_cast<std::size_t>(source)], c10::Storage(form_.captured[index].lock()), 0);
+    bind_views(sources_[static_cast<std::size_t>(source)], c10::Storage(form_.outer[index].lock()), 0);
   }
 }
 
@@ -244,6 +264,28 @@ void Replayer::take_result(std::size_t place, int32_t source, const at::Tensor& 
   bind(source, result);
 }
 
+void Replayer::take_results(std::size_t place, at::ArrayRef<c10::IValue> results) {
+  const Node& node = form_.nodes[place];
+  const NodeState& state = nodes_[place];
+  std::size_t made = 0;
+  const auto take = [&](const c10::IValue& result, int32_t number) {
+    if (number == kUndefined || made == state.sources.size()) return;
+    const int32_t source = form_.tensors[static_cast<std::size_t>(number)].source;
+    if (source != state.sources[made]) return;  // it shows memory that was there before
+    ++made;
+    take_result(place, source, result.toTensor());
+  };
+  for (std::size_t o = 0; o < node.outputs.size() && made < state.sources.size(); ++o) {
+    const StepValue& output = node.outputs[o];
+    if (output.kind == StepValue::Kind::kTensor) {
+      take(results[o], output.tensors.front());
+    } else if (output.kind != StepValue::Kind::kConstant) {
+      std::size_t t = 0;
+      for (const c10::IValue& one : results[o].toListRef()) take(one, output.tensors[t++]);
+    }
+  }
+}
+
 void Replayer::run_operator(std::size_t place) {
   const Node& node = form_.nodes[place];
   stack_.clear();
@@ -279,25 +321,7 @@ void Replayer::run_operator(std::size_t place) {
   } else {
     node.op->callBoxed(stack_);
   }
-  // Views of a source see the new memory from here on.
-  std::size_t made = 0;
-  const NodeState& state = nodes_[place];
-  const auto take = [&](const at::Tensor& result, int32_t number) {
-    if (number == kUndefined || made == state.sources.size()) return;
-    const int32_t source = form_.tensors[static_cast<std::size_t>(number)].source;
-    if (source != state.sources[made]) return;
-    ++made;
-    take_result(place, source, result);
-  };
-  for (std::size_t o = 0; o < node.outputs.size() && made < state.sources.size(); ++o) {
-    const StepValue& output = node.outputs[o];
-    if (output.kind == StepValue::Kind::kTensor) {
-      take(stack_[o].toTensor(), output.tensors.front());
-    } else if (output.kind != StepValue::Kind::kConstant) {
-      std::size_t t = 0;
-      for (const c10::IValue& one : stack_[o].toListRef()) take(one.toTensor(), output.tensors[t++]);
-    }
-  }
+  take_results(place, stack_);
   // LibTorch counts a write in place above this level, for all that shows the memory. Foreign writes are found by it.
   for (const int32_t one : node.written) {
     const Source& source = form_.sources[static_cast<std::size_t>(form_.tensors[static_cast<std::size_t>(one)].source)];
@@ -324,22 +348,35 @@ void Replayer::run_call(std::size_t place, const ReplicaContext& context) {
   keep_books(node.before, context);
   std::vector<at::Tensor> inputs;
   for (const StepValue& input : node.inputs) inputs.push_back(shown(input.tensors.front()));
+  // Who takes the gradients takes their memory over where nobody else has it.
+  for (const int32_t source : nodes_[place].given) drop(source);
   const std::vector<at::Tensor> results = node.again(context, inputs);
-  for (const int32_t source : nodes_[place].sources) {
-    take_result(place, source,
-                results[static_cast<std::size_t>(form_.sources[static_cast<std::size_t>(source)].output)]);
-  }
+  const std::vector<c10::IValue> values(results.begin(), results.end());
+  take_results(place, values);
   bind_variables();
 }
 
+void Replayer::forget_run() noexcept {
+  stack_.clear();
+  for (std::size_t s = 0; s < form_.sources.size(); ++s) {
+    const Source::Kind kind = form_.sources[s].kind;
+    if (kind == Source::Kind::kArgument || kind == Source::Kind::kOuter) drop(static_cast<int32_t>(s));
+  }
+}
+
 std::vector<at::Tensor> Replayer::run(const ReplicaContext& context, std::span<const at::Tensor> arguments) {
+  struct AtEnd {
+    Replayer& replayer;
+    ~AtEnd() { replayer.forget_run(); }
+  };
+  const AtEnd at_end{*this};
   for (std::size_t s = 0; s < form_.sources.size(); ++s) {
     if (form_.sources[s].kind == Source::Kind::kArgument)
       bind(static_cast<int32_t>(s), arguments[static_cast<std::size_t>(form_.sources[s].index)]);
   }
   for (const auto& variable : form_.variables) variable->require_sound();
   begin_streams(context);
-  bind_captured();
+  bind_outer();
   bind_variables();
   std::optional<BelowAutograd> below(std::in_place);
   for (std::size_t n = 0; n < form_.nodes.size(); ++n) {
@@ -354,15 +391,9 @@ std::vector<at::Tensor> Replayer::run(const ReplicaContext& context, std::span<c
     for (const int32_t source : nodes_[n].dropped) drop(source);
   }
   below.reset();
-  stack_.clear();
   keep_books(form_.at_end, context);
   std::vector<at::Tensor> results;
   for (const int32_t one : form_.results) results.push_back(shown(one));
-  // The next run has other arguments, and what the function refers to is the program's.
-  for (std::size_t s = 0; s < form_.sources.size(); ++s) {
-    const Source::Kind kind = form_.sources[s].kind;
-    if (kind == Source::Kind::kArgument || kind == Source::Kind::kCaptured) drop(static_cast<int32_t>(s));
-  }
   return results;
 }
 

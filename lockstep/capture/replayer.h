@@ -29,8 +29,9 @@ class Replayer {
 
   enum class Readiness {
     kReady,
-    kNotNow,  // an earlier run has left a gradient
-    kNever    // a tensor that the function refers to is gone, or a variable has another shape, or is frozen or released
+    kNotNow,   // an earlier run has left a gradient
+    kOutdated  // a tensor that the function refers to is gone, or a variable has another shape, or is frozen or
+               // released
   };
   Readiness readiness() const;
   /// Repeats the step in a run: `arguments` are shaped as those of the recorded one. Gives what the function returned,
@@ -53,12 +54,13 @@ class Replayer {
     int32_t own = kUndefined;      // the tensor that is just as the source's own
     std::vector<View> views = {};  // the others
     const c10::StorageImpl* bound = nullptr;
-    int64_t offset = -1;
+    int64_t offset = -1;  // in bytes
   };
   struct NodeState {
     bool is_run = true;
     std::vector<int32_t> sources = {};  // that it makes
     std::vector<int32_t> dropped = {};  // sources whose memory nobody needs after it
+    std::vector<int32_t> given = {};    // of a call: sources that nobody but gradients needs during it
   };
 
   void plan_drops();
@@ -66,7 +68,7 @@ class Replayer {
   void bind(int32_t source, const at::Tensor& own);
   void bind_views(SourceState& source, const c10::Storage& storage, int64_t offset);
   /// Those that the function refers to, which are there (readiness()).
-  void bind_captured();
+  void bind_outer();
   void bind_variables();
   void drop(int32_t source);
   at::Tensor tensor_of(int32_t number) const;
@@ -75,7 +77,11 @@ class Replayer {
   void run_operator(std::size_t place);
   void run_call(std::size_t place, const ReplicaContext& context);
   void keep_books(const BackwardBooks& books, const ReplicaContext& context);
+  /// Of the node's results, binds those sources that it makes.
+  void take_results(std::size_t place, at::ArrayRef<c10::IValue> results);
   void take_result(std::size_t place, int32_t source, const at::Tensor& result);
+  /// Of the run that ends: what the next one has of its own, or the program.
+  void forget_run() noexcept;
   std::string name_of(std::size_t place) const;
 
   const StepForm form_;
@@ -85,7 +91,7 @@ class Replayer {
   std::vector<SourceState> sources_;
   std::vector<NodeState> nodes_;
   std::vector<int32_t> variable_sources_;
-  std::vector<int32_t> captured_sources_;
+  std::vector<int32_t> outer_sources_;
   std::vector<at::Generator> generators_;  // that operators draw from
   torch::jit::Stack stack_;
 };

@@ -8,7 +8,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "lockstep/capture/recorder.h"
@@ -19,6 +18,7 @@
 #include "lockstep/intercept/scopes.h"
 #include "lockstep/replica/replica_group.h"
 #include "lockstep/replica/step_host.h"
+#include "lockstep/replica/step_recorder.h"
 #include "lockstep/variable/registry.h"
 
 namespace lockstep::internal::inline capture {
@@ -32,10 +32,12 @@ struct ReplicaRecording {
   std::string refusal = {};  // why it runs as it is, for good
   int64_t calls = 0;
   int64_t replayed = 0;
+  int64_t replayed_then = 0;  // when it was outdated last
   int recorded = 0;
   int in_vain = 0;  // recordings that were other ones than that before
   int postponed = 0;
   int outdated = 0;
+  bool is_due = false;  // to be compared, as soon as it can be
   // The last recorded run, which the next one is compared with.
   std::optional<StepForm> last = {};
   CaptureKey last_results = {};
@@ -49,7 +51,8 @@ namespace {
 
 constexpr int kMostInVain = 5;
 constexpr int kMostPostponed = 16;
-constexpr int kMostOutdated = 64;
+constexpr int kMostOutdated = 16;
+constexpr int64_t kWorthIt = 16;  // replays between two recordings
 /// Each holds for its own shapes. A step with more of them gains nothing.
 constexpr std::size_t kMostKeys = 32;
 
@@ -58,7 +61,7 @@ bool is_compared(int64_t call) { return call == 8 || call == 32 || call == 128 |
 
 /// Whether all tensors that a form's function refers to are still there.
 bool has_captured(const StepForm& form) {
-  return std::ranges::none_of(form.captured, [](const auto& one) { return one.expired(); });
+  return std::ranges::none_of(form.outer, [](const auto& one) { return one.expired(); });
 }
 
 }  // namespace
@@ -71,8 +74,10 @@ StepCapture::~StepCapture() = default;
 void StepCapture::add_modes(CaptureKey& key, int64_t r) {
   OfReplica& replica = replicas_[static_cast<std::size_t>(r)];
   const auto& modules = group_->host().variables().modules();
-  if (replica.num_modules != modules.size()) {
-    replica.num_modules = modules.size();
+  const bool are_same = std::equal(modules.begin(), modules.end(), replica.bindings.begin(), replica.bindings.end(),
+                                   [](const auto& now, const auto& then) { return now == then.lock(); });
+  if (!are_same) {
+    replica.bindings.assign(modules.begin(), modules.end());
     replica.modules.clear();
     for (const auto& one : modules) {
       for (auto& part : one->module(r)->modules()) replica.modules.push_back(std::move(part));
@@ -149,7 +154,7 @@ std::string StepCapture::describe() const {
         const StepForm& form = one->replayer->form();
         const int64_t calls = form.num_calls();
         const int64_t views = form.num_views();
-        text += fmt::format("replayed in {} of {}: {} and {} of the library; {} are left out\n", one->replayed,
+        text += fmt::format("replayed in {} of {}: {} and {} of the library, without {}\n", one->replayed,
                             counted(one->calls, "call"),
                             counted(static_cast<int64_t>(form.nodes.size()) - calls - views, "operator"),
                             counted(calls, "call"), counted(views, "view"));
@@ -173,15 +178,18 @@ CapturedCall::CapturedCall(StepCapture& capture, const ReplicaContext& context, 
       recording_(capture.recording_of(context, std::move(key))) {
   const int64_t call = recording_.calls++;
   if (!recording_.refusal.empty() || StepRecorder::current()) return;
-  if (!recording_.replayer || is_compared(call)) {
+  recording_.is_due = recording_.is_due || is_compared(call);
+  if (!recording_.replayer || recording_.is_due) {
     way_ = Way::kRecord;
     return;
   }
   switch (recording_.replayer->readiness()) {
     case Replayer::Readiness::kReady: way_ = Way::kReplay; break;
     case Replayer::Readiness::kNotNow: break;
-    case Replayer::Readiness::kNever:
+    case Replayer::Readiness::kOutdated:
       recording_.replayer.reset();
+      if (recording_.replayed > recording_.replayed_then + kWorthIt) recording_.outdated = 0;
+      recording_.replayed_then = recording_.replayed;
       if (++recording_.outdated > kMostOutdated) {
         capture.give_up(recording_,
                         "is outdated again and again: a tensor that it refers to is replaced by another one, or "
@@ -194,6 +202,11 @@ CapturedCall::CapturedCall(StepCapture& capture, const ReplicaContext& context, 
 
 CapturedCall::~CapturedCall() = default;
 
+void CapturedCall::refuse(const std::string& why) {
+  way_ = Way::kAsItIs;
+  if (recording_.refusal.empty()) capture_.give_up(recording_, why);
+}
+
 const void* CapturedCall::kept() const { return recording_.kept.get(); }
 
 std::vector<at::Tensor> CapturedCall::replay() {
@@ -204,7 +217,10 @@ std::vector<at::Tensor> CapturedCall::replay() {
 
 void CapturedCall::record(FunctionRef<void()> fn, FunctionRef<CaptureKey()> results,
                           FunctionRef<std::shared_ptr<void>()> keep) {
-  Recorder recorder(context_, arguments_);
+  const StepForm* const known = recording_.replayer ? &recording_.replayer->form()
+                                : recording_.last   ? &*recording_.last
+                                                    : nullptr;
+  Recorder recorder(context_, arguments_, known);
   if (recorder.is_postponed()) {
     fn();
     if (++recording_.postponed > kMostPostponed) capture_.give_up(recording_, recorder.refusal());
@@ -224,26 +240,28 @@ void CapturedCall::record(FunctionRef<void()> fn, FunctionRef<CaptureKey()> resu
   returned.forget_tensors();
   if (!recorder.refusal().empty()) return capture_.give_up(recording_, recorder.refusal());
   ++recording_.recorded;
+  recording_.postponed = 0;
   StepForm form = std::move(recorder.form());
   if (recording_.replayer) {
-    const StepDifference how = difference(recording_.replayer->form(), form);
-    if (how.text.empty()) return;
-    if (how.is_of_values) {
-      return capture_.give_up(recording_, "is another one than it was when it was recorded: " + how.text,
-                              "; what it did since the last comparison may have repeated old values; give what changes "
-                              "as an argument of run()");
+    recording_.is_due = false;
+    std::string how = difference(recording_.replayer->form(), form);
+    if (how.empty() && !(returned == recording_.last_results)) how = "in what the function returned beside tensors";
+    if (!how.empty()) {
+      capture_.give_up(recording_, "is another one than it was when it was recorded: " + how,
+                       "; what it did since the last comparison may have repeated old values; give what changes as an "
+                       "argument of run()");
     }
-    // The same step in another way, such as an order of gradients that LibTorch chooses: recorded anew.
-    recording_.replayer.reset();
+    return;
   }
   recording_.last_difference.clear();
   if (recording_.last) {
-    std::string how = difference(*recording_.last, form).text;
+    std::string how = difference(*recording_.last, form);
     if (how.empty() && !(returned == recording_.last_results)) how = "in what the function returned beside tensors";
     if (how.empty() && !has_captured(form))
       how = "in a tensor that the function makes without an operator, or keeps for one run";
     if (how.empty()) {
       recording_.last.reset();
+      recording_.last_results = std::move(returned);
       recording_.kept = keep();
       recording_.replayer = std::make_unique<Replayer>(std::move(form), ContextAccess::local_index(context_));
       recording_.in_vain = 0;

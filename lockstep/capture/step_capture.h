@@ -7,8 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +24,9 @@ class ReplicaContext;
 namespace lockstep::internal::inline replica {
 class ReplicaGroup;
 }  // namespace lockstep::internal::replica
+namespace lockstep::internal::inline variable {
+class ModuleBinding;
+}  // namespace lockstep::internal::variable
 
 namespace lockstep::internal::inline capture {
 
@@ -48,7 +49,7 @@ class StepCapture {
   struct OfReplica {
     std::vector<std::shared_ptr<ReplicaRecording>> recordings = {};
     // The replica's modules with all that is in them, whose modes a recording holds for.
-    std::size_t num_modules = 0;
+    std::vector<std::weak_ptr<ModuleBinding>> bindings = {};
     std::vector<std::shared_ptr<torch::nn::Module>> modules = {};
   };
 
@@ -72,6 +73,8 @@ class CapturedCall {
 
   enum class Way { kAsItIs, kRecord, kReplay };
   Way way() const { return way_; }
+  /// It runs as it is, now and from now on; `why` completes "the step ...".
+  void refuse(const std::string& why);
 
   /// The tensors of what the function returned in the recorded run, computed again.
   std::vector<at::Tensor> replay();

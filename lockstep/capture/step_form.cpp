@@ -69,19 +69,15 @@ bool is_same(const StepValue& one, const StepValue& other) {
   return one.kind == StepValue::Kind::kConstant ? is_same(one.constant, other.constant) : one.tensors == other.tensors;
 }
 
-StepDifference difference(std::size_t place, const Node& one, const Node& other) {
-  const auto at = [&](const std::string& how, bool is_of_values = false) {
-    return StepDifference{fmt::format("at operator {}, {}, {}", place, one.what, how), is_of_values};
-  };
+std::string difference(std::size_t place, const Node& one, const Node& other) {
+  const auto at = [&](const std::string& how) { return fmt::format("at operator {}, {}, {}", place, one.what, how); };
   if (one.what != other.what) return at("another run calls " + other.what);
   if (one.inputs.size() != other.inputs.size()) return at("the number of arguments differs");
   for (std::size_t i = 0; i < one.inputs.size(); ++i) {
     if (is_same(one.inputs[i], other.inputs[i])) continue;
     const std::string name = one.op ? one.op->schema().arguments()[i].name() : std::string("input");
-    const auto is_constant = [](const StepValue& value) { return value.kind == StepValue::Kind::kConstant; };
     return at(fmt::format("the argument '{}' is {} in one run and {} in another", name, text_of(one.inputs[i]),
-                          text_of(other.inputs[i])),
-              is_constant(one.inputs[i]) && is_constant(other.inputs[i]));
+                          text_of(other.inputs[i])));
   }
   const bool are_outputs_same =
       std::equal(one.outputs.begin(), one.outputs.end(), other.outputs.begin(), other.outputs.end(),
@@ -95,6 +91,15 @@ StepDifference difference(std::size_t place, const Node& one, const Node& other)
 }
 
 }  // namespace
+
+int64_t StepTensor::extent() const {
+  int64_t last = 0;
+  for (std::size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0) return 0;
+    last += (sizes[d] - 1) * strides[d];
+  }
+  return (last + 1) * static_cast<int64_t>(c10::elementSize(dtype));
+}
 
 int64_t StepTensor::bytes() const {
   int64_t elements = 1;
@@ -115,31 +120,30 @@ int64_t StepForm::num_calls() const {
   return std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return !node.op; });
 }
 
-StepDifference difference(const StepForm& one, const StepForm& other) {
+std::string difference(const StepForm& one, const StepForm& other) {
   // In the order in which a reader of the step would come to it.
   for (std::size_t i = 0; i < std::min(one.nodes.size(), other.nodes.size()); ++i) {
-    StepDifference how = difference(i, one.nodes[i], other.nodes[i]);
-    if (!how.text.empty()) return how;
+    std::string how = difference(i, one.nodes[i], other.nodes[i]);
+    if (!how.empty()) return how;
   }
   if (one.nodes.size() != other.nodes.size())
-    return {fmt::format("one run has {} operators and another one {}", one.nodes.size(), other.nodes.size())};
+    return fmt::format("one run has {} operators and another one {}", one.nodes.size(), other.nodes.size());
   for (std::size_t i = 0; i < std::min(one.tensors.size(), other.tensors.size()); ++i) {
     if (one.tensors[i] == other.tensors[i]) continue;
-    return {fmt::format("tensor %{} is {} in one run and {} in another, or lies elsewhere", i, text_of(one.tensors[i]),
-                        text_of(other.tensors[i]))};
+    return fmt::format("tensor %{} is {} in one run and {} in another, or lies elsewhere", i, text_of(one.tensors[i]),
+                       text_of(other.tensors[i]));
   }
   for (std::size_t i = 0; i < std::min(one.sources.size(), other.sources.size()); ++i) {
     if (one.sources[i] == other.sources[i]) continue;
-    return {"a tensor that the step refers to, and that is no argument and no variable, is another one in each run",
-            true};
+    return "a tensor that the step refers to, and that is no argument and no variable, is another one in each run";
   }
-  if (!std::equal(one.numbers.begin(), one.numbers.end(), other.numbers.begin(), other.numbers.end(),
+  if (!std::equal(one.scalars.begin(), one.scalars.end(), other.scalars.begin(), other.scalars.end(),
                   [](const c10::Scalar& a, const c10::Scalar& b) { return is_same(c10::IValue(a), c10::IValue(b)); }))
-    return {"a number that the step computes with is another one in each run", true};
+    return "a number that the step computes with is another one in each run";
   const bool is_same_rest = one.tensors.size() == other.tensors.size() && one.sources.size() == other.sources.size() &&
                             one.variables == other.variables && one.are_trained == other.are_trained &&
                             one.at_end == other.at_end && one.results == other.results;
-  return {is_same_rest ? std::string() : "what the runs leave behind differs"};
+  return is_same_rest ? std::string() : "what the runs leave behind differs";
 }
 
 std::string text_of(const StepForm& form) {

@@ -25,28 +25,30 @@ struct Source {
   enum class Kind : uint8_t {
     kArgument,  // a tensor that the step is given
     kVariable,  // a replica's component of a variable
-    kCaptured,  // a tensor that was there before the step, and that its function refers to
-    kNumber,    // a number of the function's own
+    kOuter,     // a tensor that was there before the step, and that its function refers to
+    kScalar,    // a number of the function's own
     kResult,    // made by an operator or a call of the step
     kFactors    // such a result that has no memory (linear/factored_tensor.h)
   };
   Kind kind = Kind::kResult;
   int64_t index = 0;   // of the argument, in the list of its kind in StepForm, or of the node that makes it
   int64_t output = 0;  // of that node: which of its tensors
-  const c10::StorageImpl* storage = nullptr;  // of a captured tensor
+  const c10::StorageImpl* storage = nullptr;  // of an outer tensor
   bool operator==(const Source&) const = default;
 };
 
 /// One way in which a step sees memory: a tensor, or a view of one.
 struct StepTensor {
   int32_t source = 0;  // in StepForm::sources
-  int64_t offset = 0;  // in elements, behind that of the source's own tensor
+  int64_t offset = 0;  // in bytes, behind that of the source's own tensor
   std::vector<int64_t> sizes = {};
   std::vector<int64_t> strides = {};
   c10::ScalarType dtype = c10::ScalarType::Float;
   bool is_number = false;  // wrapped: it does not decide about the dtype of a result
   bool operator==(const StepTensor&) const = default;
   int64_t bytes() const;
+  /// From its first byte to behind its last one.
+  int64_t extent() const;
 };
 
 constexpr int32_t kUndefined = -1;  // in place of a tensor
@@ -66,7 +68,7 @@ struct GradientChange {
   bool operator==(const GradientChange&) const = default;
 };
 
-/// What a backward has left beside gradients, since the node before.
+/// What backwards have left since the node before: gradients, and counts of losses that went through scale_loss.
 struct BackwardBooks {
   std::vector<GradientChange> gradients = {};
   ScaledBackwards backwards = {};
@@ -94,10 +96,9 @@ struct StepForm {
   std::vector<Source> sources = {};
   std::vector<StepTensor> tensors = {};
   std::vector<std::shared_ptr<VariableState>> variables = {};
-  std::vector<bool> are_trained = {};  // by variable: whether it required a gradient
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> captured =
-      {};  // whose addresses no other memory gets meanwhile
-  std::vector<c10::Scalar> numbers = {};
+  std::vector<bool> are_trained = {};                                 // by variable: whether it required a gradient
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> outer = {};  // whose addresses no other memory gets meanwhile
+  std::vector<c10::Scalar> scalars = {};
   std::vector<Node> nodes = {};
   BackwardBooks at_end = {};
   std::vector<int32_t> results = {};  // the tensors that the function returned
@@ -106,14 +107,10 @@ struct StepForm {
   int64_t num_calls() const;
 };
 
-/// The first thing in which two runs differ.
-struct StepDifference {
-  std::string text = {};      // empty: they are equal
-  bool is_of_values = false;  // they compute the same with other numbers of the program
-};
-StepDifference difference(const StepForm& one, const StepForm& other);
+/// The first thing in which two runs differ, in words; empty where they are equal.
+std::string difference(const StepForm& one, const StepForm& other);
 
-/// One line for each node: "%7 = aten::mm(%5, %6)  [64, 10] float".
+/// One line for each node: "%7 = aten::mm(%5, %6)  [64, 10] Float".
 std::string text_of(const StepForm& form);
 
 }  // namespace lockstep::internal::capture

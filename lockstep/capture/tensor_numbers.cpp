@@ -21,9 +21,22 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_neg() && !tensor.is_quantized();
 }
 
+int64_t offset_of(const at::Tensor& tensor) {
+  return tensor.storage_offset() * static_cast<int64_t>(tensor.element_size());
+}
+
 /// Of a small tensor it is looked whether an operator writes what it does not say it writes, as batch normalisation
 /// does with its statistics.
 constexpr int64_t kSmall = 256 << 10;
+
+/// Of all bytes of a tensor's memory.
+std::optional<uint64_t> sum_of_memory(const c10::Storage& storage) {
+  if (storage.nbytes() == 0) return std::nullopt;
+  at::Tensor bytes = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(at::kByte));
+  bytes.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(storage.nbytes())});
+  return checksum(host_bytes(bytes).data(), static_cast<int64_t>(storage.nbytes()));
+}
 
 std::optional<uint64_t> sum_of(const at::Tensor& tensor) {
   if (!tensor.defined() || has_no_memory(tensor) || tensor.numel() == 0) return std::nullopt;
@@ -35,10 +48,16 @@ std::optional<uint64_t> sum_of(const at::Tensor& tensor) {
 }  // namespace
 
 TensorNumbers::TensorNumbers(StepForm& form, std::span<const std::shared_ptr<VariableState>> variables, int64_t replica,
-                             Refuse refuse)
+                             const StepForm* known, Refuse refuse)
     : form_(form), variables_(variables), replica_(replica), refuse_(std::move(refuse)) {
-  for (std::size_t i = 0; i < variables_.size(); ++i)
-    variables_in_[variables_[i]->component(replica_).storage().unsafeGetStorageImpl()].push_back(i);
+  forget_variables();
+  if (!known) return;
+  for (const auto& weak : known->outer) {
+    const c10::intrusive_ptr<c10::StorageImpl> storage = weak.lock();
+    if (!storage) continue;
+    const std::optional<uint64_t> sum = sum_of_memory(c10::Storage(storage));
+    if (sum) sums_before_[storage.get()] = *sum;
+  }
 }
 
 void TensorNumbers::add_arguments(std::span<const at::Tensor> arguments) {
@@ -47,11 +66,13 @@ void TensorNumbers::add_arguments(std::span<const at::Tensor> arguments) {
     if (!one.defined()) continue;
     if (!is_plain(one)) return refuse_("is given a tensor that is not dense in the host's memory");
     if (one.requires_grad()) refuse_("is given a tensor that requires a gradient");
+    if (variable_with(one) >= 0) refuse_("is given a tensor that has the memory of a variable");
     // Each is a source of its own, also where several have one memory.
     Memory& memory = memories_[one.storage().unsafeGetStorageImpl()];
     if (memory.tensors.empty()) memory.storage = one.storage().getWeakStorageImpl();
+    memory.is_shared = true;
     const Source source{.kind = Source::Kind::kArgument, .index = static_cast<int64_t>(i)};
-    add_tensor(memory, one, add_source(source, one.storage_offset()));
+    add_tensor(memory, one, add_source(source, offset_of(one)));
   }
 }
 
@@ -71,7 +92,7 @@ int32_t TensorNumbers::add_source(const Source& source, int64_t offset) {
 
 int32_t TensorNumbers::add_tensor(Memory& memory, const at::Tensor& tensor, int32_t source) {
   form_.tensors.push_back({.source = source,
-                           .offset = tensor.storage_offset() - origins_[static_cast<std::size_t>(source)],
+                           .offset = offset_of(tensor) - origins_[static_cast<std::size_t>(source)],
                            .sizes = tensor.sizes().vec(),
                            .strides = tensor.strides().vec(),
                            .dtype = tensor.scalar_type(),
@@ -81,7 +102,7 @@ int32_t TensorNumbers::add_tensor(Memory& memory, const at::Tensor& tensor, int3
   return memory.tensors.back();
 }
 
-TensorNumbers::Memory* TensorNumbers::memory_of(const at::Tensor& tensor) {
+TensorNumbers::Memory* TensorNumbers::seen_memory(const at::Tensor& tensor) {
   if (has_no_memory(tensor)) return nullptr;
   const auto found = memories_.find(tensor.storage().unsafeGetStorageImpl());
   return found == memories_.end() ? nullptr : &found->second;
@@ -100,25 +121,30 @@ int32_t TensorNumbers::number_of(const at::Tensor& tensor, int64_t node) {
   for (const int32_t number : memory.tensors) {
     const StepTensor& known = form_.tensors[static_cast<std::size_t>(number)];
     const int64_t offset = origins_[static_cast<std::size_t>(known.source)] + known.offset;
-    if (offset == tensor.storage_offset() && tensor.sizes() == known.sizes && tensor.strides() == known.strides &&
+    if (offset == offset_of(tensor) && tensor.sizes() == known.sizes && tensor.strides() == known.strides &&
         tensor.scalar_type() == known.dtype && tensor.unsafeGetTensorImpl()->is_wrapped_number() == known.is_number)
       return number;
   }
   // Another variable in the same memory is a source of its own: it may be moved alone.
   if (const int32_t variable = variable_with(tensor); variable >= 0) {
-    const int64_t own = form_.variables[static_cast<std::size_t>(variable)]->component(replica_).storage_offset();
+    const int64_t own = offset_of(form_.variables[static_cast<std::size_t>(variable)]->component(replica_));
     for (std::size_t s = form_.sources.size(); s-- > 0;) {  // the last one: it may have been moved meanwhile
       if (form_.sources[s] == Source{.kind = Source::Kind::kVariable, .index = variable})
         return add_tensor(memory, tensor, static_cast<int32_t>(s));
     }
     return add_tensor(memory, tensor, add_source({.kind = Source::Kind::kVariable, .index = variable}, own));
   }
+  // Every view that a step makes is heard. What shows a part of this memory in another way was there before.
+  if (node < 0) {
+    refuse_("refers to a view that it did not make itself, of an argument or of a result");
+    return kUndefined;
+  }
   // The source of those before it that begins at or before it, as views of one argument of several in one memory do.
   int32_t best = form_.tensors[static_cast<std::size_t>(memory.tensors.front())].source;
   for (const int32_t number : memory.tensors) {
     const int32_t source = form_.tensors[static_cast<std::size_t>(number)].source;
     const int64_t offset = origins_[static_cast<std::size_t>(source)];
-    if (offset <= tensor.storage_offset() && offset > origins_[static_cast<std::size_t>(best)]) best = source;
+    if (offset <= offset_of(tensor) && offset > origins_[static_cast<std::size_t>(best)]) best = source;
   }
   return add_tensor(memory, tensor, best);
 }
@@ -145,6 +171,7 @@ int32_t TensorNumbers::variable_with(const at::Tensor& tensor) {
   if (found == variables_in_.end()) return -1;
   for (const std::size_t i : found->second) {
     const at::Tensor& component = variables_[i]->component(replica_);
+    if (!component.storage().is_alias_of(tensor.storage())) continue;  // an update has moved it
     const int64_t begin = component.storage_offset();
     const int64_t size = std::max<int64_t>(component.numel(), 1);
     if (tensor.storage_offset() < begin || tensor.storage_offset() >= begin + size) continue;
@@ -162,28 +189,30 @@ int32_t TensorNumbers::number_of_variable(std::size_t i) {
 int32_t TensorNumbers::number_of_new_memory(const at::Tensor& tensor, int64_t node) {
   const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
   Source source{.kind = Source::Kind::kResult, .index = node, .output = made_};
-  int64_t offset = tensor.storage_offset();
+  int64_t offset = offset_of(tensor);
   if (node >= 0) {
     ++made_;
   } else if (const int32_t variable = variable_with(tensor); variable >= 0) {
     source = {.kind = Source::Kind::kVariable, .index = variable};
-    offset = form_.variables[static_cast<std::size_t>(variable)]->component(replica_).storage_offset();
+    offset = offset_of(form_.variables[static_cast<std::size_t>(variable)]->component(replica_));
   } else if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
-    source = {.kind = Source::Kind::kNumber, .index = static_cast<int64_t>(form_.numbers.size())};
+    source = {.kind = Source::Kind::kScalar, .index = static_cast<int64_t>(form_.scalars.size())};
     const DeafScope deaf;
-    form_.numbers.push_back(tensor.item());
+    form_.scalars.push_back(tensor.item());
   } else {
-    source = {
-        .kind = Source::Kind::kCaptured, .index = static_cast<int64_t>(form_.captured.size()), .storage = storage};
+    if (tensor.requires_grad()) refuse_("refers to a tensor that requires a gradient and is no variable");
+    source = {.kind = Source::Kind::kOuter, .index = static_cast<int64_t>(form_.outer.size()), .storage = storage};
     offset = 0;
-    form_.captured.emplace_back(tensor.storage().getWeakStorageImpl());
+    form_.outer.emplace_back(tensor.storage().getWeakStorageImpl());
   }
   Memory& memory = memories_.emplace(storage, Memory{tensor.storage().getWeakStorageImpl()}).first->second;
+  memory.is_shared = source.kind == Source::Kind::kVariable;
+  if (const auto before = sums_before_.find(storage); before != sums_before_.end()) memory.sum = before->second;
   return add_tensor(memory, tensor, add_source(source, offset));
 }
 
 void TensorNumbers::check_before(int32_t number, const at::Tensor& tensor, bool is_written) {
-  Memory* const found = memory_of(tensor);
+  Memory* const found = seen_memory(tensor);
   if (!found) return;
   Memory& memory = *found;
   if (!memory.is_written) {
@@ -192,36 +221,44 @@ void TensorNumbers::check_before(int32_t number, const at::Tensor& tensor, bool 
       refuse_("makes a tensor and writes it without an operator (torch::tensor({...}), data_ptr() or accessor())");
     return;
   }
-  std::optional<uint64_t>& known = sums_[static_cast<std::size_t>(number)];
-  const std::optional<uint64_t> now = sum_of(tensor);
+  std::optional<uint64_t>& known = memory.is_shared ? sums_[static_cast<std::size_t>(number)] : memory.sum;
+  const std::optional<uint64_t> now = memory.is_shared ? sum_of(tensor) : sum_of_memory(tensor.storage());
   if (known && now && *known != *now)
     refuse_("writes a tensor without an operator (data_ptr() or accessor(), or on another thread)");
   known = now;
 }
 
 void TensorNumbers::note_after(int32_t number, const at::Tensor& tensor, bool is_written) {
-  Memory* const found = memory_of(tensor);
+  Memory* const found = seen_memory(tensor);
   if (!found) return;
   if (!is_written && static_cast<int64_t>(tensor.nbytes()) > kSmall) return;
   Memory& memory = *found;
+  if (!memory.is_shared) {
+    memory.is_written = memory.is_written || is_written;
+    memory.sum = sum_of_memory(tensor.storage());
+    return;
+  }
   const std::optional<uint64_t> now = sum_of(tensor);
   if (!is_written && now == sums_[static_cast<std::size_t>(number)]) return;
-  memory.is_written = true;
   for (const int32_t other : memory.tensors) sums_[static_cast<std::size_t>(other)].reset();
   sums_[static_cast<std::size_t>(number)] = now;
 }
 
 void TensorNumbers::note_result(int32_t number, const at::Tensor& tensor) {
-  sums_[static_cast<std::size_t>(number)] = sum_of(tensor);
+  Memory* const memory = seen_memory(tensor);
+  if (memory && !memory->is_shared && source_of(number).kind == Source::Kind::kResult)
+    memory->sum = sum_of_memory(tensor.storage());
 }
 
 void TensorNumbers::note_empty(const at::Tensor& tensor) {
-  if (Memory* const memory = memory_of(tensor)) memory->is_written = false;
+  if (Memory* const memory = seen_memory(tensor)) memory->is_written = false;
 }
 
 void TensorNumbers::forget_variables() {
   for (std::size_t i = 0; i < variables_.size(); ++i) {
-    std::vector<std::size_t>& here = variables_in_[variables_[i]->component(replica_).storage().unsafeGetStorageImpl()];
+    const c10::Storage& storage = variables_[i]->component(replica_).storage();
+    std::vector<std::size_t>& here = variables_in_[storage.unsafeGetStorageImpl()];
+    if (here.empty()) variable_memories_.emplace_back(storage.getWeakStorageImpl());
     if (std::ranges::find(here, i) == here.end()) here.push_back(i);
   }
   for (std::size_t t = 0; t < sums_.size(); ++t) {

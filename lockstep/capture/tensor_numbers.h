@@ -29,9 +29,10 @@ class TensorNumbers {
   using Refuse = std::function<void(const std::string& why)>;
 
   /// Adds sources, tensors and variables to `form`, which outlives it, as do `variables`, all of the strategy's.
-  /// `refuse` is called for what cannot be recorded.
+  /// `known` is the recording of an earlier run, if there is one: what its function refers to must not be written
+  /// before it is read. `refuse` is called for what cannot be recorded.
   TensorNumbers(StepForm& form, std::span<const std::shared_ptr<VariableState>> variables, int64_t replica,
-                Refuse refuse);
+                const StepForm* known, Refuse refuse);
   /// Before everything else: the tensors that the step is given.
   void add_arguments(std::span<const at::Tensor> arguments);
 
@@ -63,6 +64,8 @@ class TensorNumbers {
   struct Memory {
     std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage = {};
     std::vector<int32_t> tensors = {};  // that show it
+    bool is_shared = false;             // of arguments or variables: others may use other parts of it
+    std::optional<uint64_t> sum = {};   // of all of it, where it is not shared
     bool is_written = true;             // false: made empty, and no operator has written it since
   };
 
@@ -71,20 +74,22 @@ class TensorNumbers {
   int32_t add_tensor(Memory& memory, const at::Tensor& tensor, int32_t source);
   /// `offset` is where the source's own tensor begins in its memory.
   int32_t add_source(const Source& source, int64_t offset);
-  Memory* memory_of(const at::Tensor& tensor);
+  Memory* seen_memory(const at::Tensor& tensor);
 
   StepForm& form_;
   const std::span<const std::shared_ptr<VariableState>> variables_;
   const int64_t replica_;
   const Refuse refuse_;
   std::unordered_map<const c10::StorageImpl*, Memory> memories_;
-  std::unordered_map<const c10::TensorImpl*, int32_t> factors_;  // tensors without memory
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> kept_;   // theirs, whose addresses no other tensor gets
-  std::vector<int64_t> origins_;                                 // by source: its offset
-  std::vector<std::optional<uint64_t>> sums_;                    // by tensor
+  std::unordered_map<const c10::TensorImpl*, int32_t> factors_;        // tensors without memory
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> kept_;         // theirs, whose addresses no other tensor gets
+  std::vector<int64_t> origins_;                                       // by source: its offset, in bytes
+  std::vector<std::optional<uint64_t>> sums_;                          // by tensor, of shared memory
+  std::unordered_map<const c10::StorageImpl*, uint64_t> sums_before_;  // of what an earlier run referred to
   std::unordered_map<const c10::StorageImpl*, std::vector<std::size_t>> variables_in_;
-  std::map<std::size_t, int32_t> variable_numbers_;  // in form_.variables
-  int64_t made_ = 0;                                 // tensors of the node under way
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> variable_memories_;  // whose addresses no other memory gets
+  std::map<std::size_t, int32_t> variable_numbers_;                           // in form_.variables
+  int64_t made_ = 0;                                                          // tensors of the node under way
 };
 
 }  // namespace lockstep::internal::capture

@@ -42,6 +42,8 @@ internal::OptimizerState& Optimizer::here() const {
 StepInfo Optimizer::step(const ReplicaContext& context, StepOptions options, const std::source_location& place) const {
   internal::OptimizerState& state = here();
   if (!internal::StepRecorder::current()) return state.step(context, options, place);
+  if (options.skip_non_finite)
+    internal::refuse_recording("leaves out steps that are not finite, and may look at which");
   internal::RecordedCall call(
       fmt::format("optimizer.step of '{}'{}", name(), text_of(options)), {},
       [kept = state_, options, place](const ReplicaContext& again, std::span<const at::Tensor>) {

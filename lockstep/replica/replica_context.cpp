@@ -104,6 +104,22 @@ at::Tensor ReplicaContext::weigh(const at::Tensor& mean_loss, Count part, Count 
   }
   const bool is_whole = part.value() == whole.value();
   const double weight = part.value() == 0 ? 0 : part.value() / whole.value();
+  // What a replay does beside the product, which is an operator with the weight as a constant.
+  const auto look_again = [weight, is_of_batch](const ReplicaContext& context, std::span<const at::Tensor> losses) {
+    const Share& share = context.share_;
+    const double now = share.part == 0 ? 0 : static_cast<double>(share.part) / static_cast<double>(share.whole);
+    if (is_of_batch && now != weight) {
+      throw DivergenceError("LS-CAPTURE-SHAPE",
+                            fmt::format("a captured step departs from its recording: its replica's part of the batch "
+                                        "has the weight {} now, and had {}",
+                                        now, weight),
+                            "give the captured step the Batch that run() is given");
+    }
+    if (weight > 0 && !context.group_.evaluating())
+      context.had_loss_not_finite_ = context.had_loss_not_finite_ || internal::is_seen_not_finite(losses.front());
+    return std::vector<at::Tensor>();
+  };
+  if (internal::StepRecorder::current()) internal::RecordedCall("scale_loss", {&mean_loss, 1}, look_again).end();
   if (group_.evaluating()) {
     if (part.value() == 0) return internal::zero_that_keeps_graph(mean_loss);
     return is_whole ? mean_loss : internal::weighted_loss(mean_loss, weight);
@@ -120,12 +136,7 @@ at::Tensor ReplicaContext::weigh(const at::Tensor& mean_loss, Count part, Count 
     internal::watch_backward(zero, mean_loss, loss, losses_);
     return zero;
   }
-  const auto look = [](const ReplicaContext& context, std::span<const at::Tensor> losses) {
-    context.had_loss_not_finite_ = context.had_loss_not_finite_ || internal::is_seen_not_finite(losses.front());
-    return std::vector<at::Tensor>();
-  };
-  look(*this, {&mean_loss, 1});
-  if (internal::StepRecorder::current()) internal::RecordedCall("scale_loss", {&mean_loss, 1}, look).end();
+  had_loss_not_finite_ = had_loss_not_finite_ || internal::is_seen_not_finite(mean_loss);
   if (!is_whole) return internal::weighted_loss(mean_loss, loss, losses_);
   if (group_.num_replicas() == 1) {
     losses_->count_whole();

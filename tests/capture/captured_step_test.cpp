@@ -6,12 +6,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/capture/setting.h"
+#include "tests/support/errors.h"
 
 namespace lockstep::testing {
 namespace {
@@ -96,8 +98,7 @@ TEST(CapturedStep, RunsAsItIsWhereItAsksForTheStep) {
 TEST(CapturedStep, RunsAsItIsWhereMemoryIsWrittenWithoutAnOperator) {
   const std::string text = expect_same(
       [](Setting& s) {
-        return [&s, buffer = torch::zeros({6, 1}), k = std::make_shared<std::atomic<int>>(0)](ReplicaContext& ctx,
-                                                                                              const Batch& batch) {
+        return [&s, k = std::make_shared<std::atomic<int>>(0)](ReplicaContext& ctx, const Batch& batch) {
           const Tensor own = torch::zeros_like(batch.target);
           own.data_ptr<float>()[0] = static_cast<float>(k->fetch_add(1) % 5);
           const Tensor loss = s.loss(ctx, {.input = batch.input, .target = batch.target + own});
@@ -253,6 +254,223 @@ TEST(CapturedStep, HasARecordingForEachShape) {
   }
   EXPECT_TRUE(are_equal(plain.weights(), with_capture.weights()));
   EXPECT_GT(captured.num_replayed(), 40);
+}
+
+/// Steps that write memory in a way that no operator tells of; `k` counts the calls.
+using Writes = std::function<Tensor(const Tensor& like, const Tensor& kept, int k)>;
+
+TEST(CapturedStep, RunsAsItIsHoweverMemoryIsWrittenWithoutAnOperator) {
+  const std::vector<Writes> all{[](const Tensor& like, const Tensor&, int k) {
+                                  Tensor made = torch::empty_like(like);
+                                  for (int64_t i = 0; i < made.numel(); ++i)
+                                    made.data_ptr<float>()[i] = static_cast<float>(k);
+                                  return made;
+                                },
+                                [](const Tensor&, const Tensor&, int k) {
+                                  const Tensor made = torch::zeros({24});
+                                  const Tensor shown = made.view({24, 1}).narrow(0, 0, 12);
+                                  made.data_ptr<float>()[1] = static_cast<float>(k);
+                                  return shown;
+                                },
+                                [](const Tensor&, const Tensor&, int k) {
+                                  const Tensor made = torch::zeros({12, 2});
+                                  made.accessor<float, 2>()[1][0] = static_cast<float>(k);
+                                  return made.narrow(1, 0, 1);
+                                },
+                                [](const Tensor& like, const Tensor&, int k) {
+                                  const Tensor made = torch::zeros_like(like);
+                                  made[0].fill_(1);
+                                  made.data_ptr<float>()[1] = static_cast<float>(k);
+                                  return made;
+                                },
+                                [](const Tensor&, const Tensor& kept, int k) {
+                                  kept.data_ptr<float>()[2] = static_cast<float>(k);
+                                  return kept;
+                                },
+                                [](const Tensor&, const Tensor&, int k) {
+                                  std::vector<float> numbers(12, static_cast<float>(k));
+                                  return torch::from_blob(numbers.data(), {12, 1}).clone();
+                                }};
+  for (const bool is_returned : {false, true}) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const std::string text = expect_same(
+          [&](Setting& s) {
+            return [&, kept = torch::zeros({12, 1}), k = std::make_shared<int>(0)](ReplicaContext& ctx,
+                                                                                   const Batch& batch) {
+              const Tensor own = all[i](batch.target, kept, ++*k);
+              const Tensor target = is_returned ? batch.target : batch.target + own;
+              const Tensor loss = s.loss(ctx, {.input = batch.input, .target = target, .global_size = 12});
+              loss.backward();
+              s.optimizer.step(ctx);
+              return is_returned ? own.detach().clone() : loss.detach();
+            };
+          },
+          12, 1);
+      EXPECT_NE(text.find("runs as it is"), std::string::npos) << i << ": " << text;
+    }
+  }
+}
+
+TEST(CapturedStep, RunsAsItIsWhereTheStateOfAGeneratorIsSet) {
+  const std::string text = expect_same([](Setting& s) {
+    return [&s](ReplicaContext& ctx, const Batch& batch) {
+      at::Generator random = ctx.random();
+      const Tensor state = random.get_state();
+      const Tensor noise = torch::rand_like(batch.input);
+      random.set_state(state);
+      const Tensor loss = s.loss(ctx, {.input = batch.input + noise, .target = batch.target, .global_size = 12});
+      loss.backward();
+      s.optimizer.step(ctx);
+      return loss.detach();
+    };
+  });
+  EXPECT_NE(text.find("the state of a random generator"), std::string::npos) << text;
+}
+
+/// Expects that a step which changes at run 20 is found out by the next comparison, with a finding.
+template <class Make>
+void expect_found_out(const Make& make) {
+  Setting setting(1);
+  bool has_changed = false;
+  const auto captured = setting.strategy.capture(make(setting, has_changed));
+  for (int k = 0; k < 40; ++k) {
+    has_changed = k >= 20;
+    setting.strategy.run(setting.batch(k), captured);
+  }
+  EXPECT_NE(captured.describe().find("another one than it was"), std::string::npos) << captured.describe();
+  ASSERT_EQ(setting.strategy.findings().size(), 1U);
+  EXPECT_EQ(setting.strategy.findings().front().code, "LS-NOT-CAPTURED");
+}
+
+TEST(CapturedStep, IsComparedWithItsFunctionLater) {
+  const auto with = [](Setting& s, ReplicaContext& ctx, const Tensor& loss, const StepOptions& options = {}) {
+    loss.backward();
+    s.optimizer.step(ctx, options);
+    return loss.detach();
+  };
+  expect_found_out([&](Setting& s, bool& has_changed) {
+    return [&](ReplicaContext& ctx, const Batch& batch) {
+      return with(s, ctx, s.loss(ctx, batch) * (has_changed ? 0.5 : 1.0));
+    };
+  });
+  expect_found_out([&](Setting& s, bool& has_changed) {
+    return [&](ReplicaContext& ctx, const Batch& batch) {
+      const Tensor loss = s.loss(ctx, batch);
+      return with(s, ctx, has_changed ? loss.abs() : loss);
+    };
+  });
+  expect_found_out([&](Setting& s, bool& has_changed) {
+    return [&](ReplicaContext& ctx, const Batch& batch) {
+      return with(s, ctx, s.loss(ctx, batch), {.clip_value = has_changed ? 0.5 : 1.0});
+    };
+  });
+  expect_found_out([&](Setting& s, bool& has_changed) {
+    return [&](ReplicaContext& ctx, const Batch& batch) {
+      with(s, ctx, s.loss(ctx, batch));
+      return std::make_tuple(batch.input.detach(), has_changed);
+    };
+  });
+}
+
+TEST(CapturedStep, RefusesViewsThatItDidNotMake) {
+  const Tensor all = torch::arange(400).to(torch::kFloat).sin().view({100, 4});
+  Setting setting(1);
+  const auto step = [&](ReplicaContext& ctx, const Batch& batch) {
+    return setting.model(ctx)->forward(batch.input + all.narrow(0, 0, 6)).detach();
+  };
+  const auto captured = setting.strategy.capture(step);
+  for (int k = 0; k < 8; ++k) {
+    const Batch batch{.input = all.narrow(0, k < 4 ? 6 : 12, 6)};
+    const auto one = setting.strategy.evaluate(batch, captured);
+    const auto other = setting.strategy.evaluate(batch, step);
+    EXPECT_TRUE(torch::equal(*one.begin(), *other.begin())) << k;
+  }
+}
+
+TEST(CapturedStep, SeesANewGradientInAnOldTensor) {
+  const std::string text = expect_same([](Setting& s) {
+    return [&s](ReplicaContext& ctx, const Batch& batch) {
+      const Tensor loss = s.loss(ctx, batch);
+      loss.backward();
+      const Tensor sum = ctx.all_reduce(Reduction::kSum, loss.detach());
+      Tensor& gradient = s.model(ctx)->a->weight.mutable_grad();
+      gradient.set_data(gradient * 0.125);
+      s.optimizer.step(ctx, {.gradients_changed_on_purpose = true});
+      return loss.detach() + sum;
+    };
+  });
+  EXPECT_FALSE(text.empty());
+}
+
+TEST(CapturedStep, ViewsAnArgumentOfAnotherTypeWhereItLies) {
+  Setting setting(1);
+  const Tensor all = torch::arange(160).to(torch::kFloat).sin().view({40, 4});
+  const Tensor complex = torch::view_as_complex(all.view({40, 2, 2}));
+  const auto step = [&](ReplicaContext& ctx, const Tensor& x) {
+    return setting.model(ctx)->forward(torch::view_as_real(x).reshape({-1, 4})).detach();
+  };
+  const auto captured = setting.strategy.capture(step);
+  for (int k = 0; k < 8; ++k) {
+    const Tensor x = complex.narrow(0, 3 * k, 5);
+    const auto one = setting.strategy.evaluate(x, captured);
+    const auto other = setting.strategy.evaluate(x, step);
+    EXPECT_TRUE(torch::equal(*one.begin(), *other.begin())) << k;
+  }
+  EXPECT_GT(captured.num_replayed(), 4) << captured.describe();
+}
+
+TEST(CapturedStep, RefusesAnotherShareOfTheBatch) {
+  Setting setting(1);
+  const auto captured = setting.strategy.capture([&](ReplicaContext& ctx, const Tensor& x) {
+    const Tensor loss = ctx.scale_loss(setting.model(ctx)->forward(x).pow(2).mean());
+    loss.backward();
+    setting.optimizer.step(ctx);
+  });
+  const auto step = [&](ReplicaContext& ctx, const Batch& batch) { captured(ctx, batch.input); };
+  PerReplica<Batch> batch = setting.batch(1);
+  for (int k = 0; k < 5; ++k) setting.strategy.run(batch, step);
+  EXPECT_GT(captured.num_replayed(), 0) << captured.describe();
+  batch.begin()->global_size *= 2;
+  expect_step_error<DivergenceError>([&] { setting.strategy.run(batch, step); }, "LS-CAPTURE-SHAPE", {"0.5"});
+}
+
+TEST(CapturedStep, RefusesALeafThatIsNoVariable) {
+  Setting setting(1);
+  const Tensor own = torch::ones({}).requires_grad_();
+  const auto captured = setting.strategy.capture([&](ReplicaContext& ctx, const Batch& batch) {
+    const Tensor loss = setting.loss(ctx, batch) * own;
+    loss.backward();
+    setting.optimizer.step(ctx);
+  });
+  for (int k = 0; k < 6; ++k) setting.strategy.run(setting.batch(k), captured);
+  EXPECT_TRUE(own.grad().defined());
+  EXPECT_EQ(captured.num_replayed(), 0);
+  EXPECT_NE(captured.describe().find("is no variable"), std::string::npos) << captured.describe();
+}
+
+TEST(CapturedStep, TakesNumbersAsArguments) {
+  Setting plain;
+  Setting with_capture;
+  const auto step_of = [](Setting& s) {
+    return [&s](ReplicaContext& ctx, const Batch& batch, double factor, const std::string& name) {
+      const Tensor loss = s.loss(ctx, batch) * factor * static_cast<double>(name.size());
+      loss.backward();
+      s.optimizer.step(ctx);
+      return loss.detach();
+    };
+  };
+  const auto step = step_of(plain);
+  const auto captured = with_capture.strategy.capture(step_of(with_capture));
+  for (int k = 0; k < 24; ++k) {
+    const double factor = k % 2 == 0 ? 0.5 : 2.0;
+    const std::string name = k % 3 == 0 ? "a" : "bc";
+    plain.optimizer.set_learning_rate(0.01 / (1 + k));
+    with_capture.optimizer.set_learning_rate(0.01 / (1 + k));
+    plain.strategy.run(plain.batch(k), factor, name, step);
+    with_capture.strategy.run(with_capture.batch(k), factor, name, captured);
+  }
+  EXPECT_TRUE(are_equal(plain.weights(), with_capture.weights()));
+  EXPECT_GT(captured.num_replayed(), 16) << captured.describe();
 }
 
 TEST(CapturedStep, EvaluatesWithARecordingOfItsOwn) {
