@@ -101,7 +101,9 @@ TEST(TaskNetwork, RefusesAnotherSecretAndTellsOthersWhy) {
   const auto refusal_of = [&](TaskJob job, TaskId to) {
     TaskNetwork task(std::move(job));
     look_for(task, to, chief.port());
-    return next(task, Kind::kUnreachable).text;
+    const TaskEvent event = next(task, Kind::kUnreachable);
+    EXPECT_EQ(event.refusal, kDiffers) << event.text;
+    return event.text;
   };
   TaskJob other = job_of(worker(0));
   other.secret = "another secret of it";
@@ -140,6 +142,18 @@ TEST(TaskNetwork, AWorkerThatComesAgainTakesThePlaceOfTheFirstOne) {
   next(chief, Kind::kLost);
   second.send(next(second, Kind::kConnected).link, "I am the second one");
   EXPECT_EQ(next(chief, Kind::kReceived).text, "I am the second one");
+}
+
+TEST(TaskNetwork, ASecondServerFindsItsPlaceTaken) {
+  TaskNetwork chief(job_of(kChief));
+  TaskNetwork first(job_of(kServer));
+  look_for(first, kChief, chief.port());
+  next(chief, Kind::kConnected);
+  TaskNetwork second(job_of(kServer));
+  look_for(second, kChief, chief.port());
+  const TaskEvent event = next(second, Kind::kUnreachable);
+  EXPECT_EQ(event.refusal, kTaken);
+  EXPECT_NE(event.text.find("has joined already"), std::string::npos) << event.text;
 }
 
 TEST(TaskNetwork, ATaskThatEndsIsLostAtOnce) {
