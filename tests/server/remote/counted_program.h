@@ -132,7 +132,7 @@ class CountedProgram {
     column.select(1, n).fill_(1);
     seen_.assign_add(ctx, column);
     total_.assign_add(ctx, torch::full({servers_}, own_number(n), torch::kDouble));
-    ctx.push();
+    ctx.push({.loss_scaled_by_hand = true});
     return n;
   }
 

@@ -83,6 +83,7 @@ int main(int argc, char** argv) {
         .staleness = staleness < 0 ? std::optional<int64_t>() : staleness,
         .timeouts = {.join = std::chrono::seconds(60), .lost = std::chrono::milliseconds(std::stoll(argv[7]))},
         .attempts = attempts};
+    const bool is_chief = options.cluster->job == "chief";
     const auto workers = static_cast<int64_t>(options.cluster->jobs["worker"].size());
     lockstep::testing::CountedProgram program(
         std::move(options), {.steps = std::stoll(argv[2]),

@@ -49,7 +49,8 @@ constexpr int64_t kWorkers = 2;
 constexpr int64_t kServers = 2;
 constexpr int64_t kTasks = 1 + kWorkers + kServers;
 
-/// A kind of message. `index` is that of the protocol's message in its variant.
+/// A kind of message. `index` is that of the protocol's message in its variant. Not among them are WithdrawStep,
+/// WorkerReplaced and ReportsNoted, which are sent only where steps are closed or messages come twice.
 struct MessageKind {
   const char* name;
   Job from;
@@ -64,7 +65,6 @@ constexpr std::array kKinds{
     MessageKind{"a worker's welcome", Job::kChief, Job::kWorker, TaskWord::kWelcome},
     MessageKind{"a server's welcome", Job::kChief, Job::kServer, TaskWord::kWelcome},
     MessageKind{"GiveStep", Job::kChief, Job::kWorker, TaskWord::kProtocol, 0},
-    MessageKind{"ReportsNoted", Job::kChief, Job::kWorker, TaskWord::kProtocol, 2},
     MessageKind{"StepReport", Job::kWorker, Job::kChief, TaskWord::kProtocol, 0},
     MessageKind{"PullRequest", Job::kWorker, Job::kServer, TaskWord::kProtocol, 0},
     MessageKind{"PushRequest", Job::kWorker, Job::kServer, TaskWord::kProtocol, 1},
@@ -140,12 +140,12 @@ class Watcher {
     return true;
   }
 
-  /// "KIND IS_SENT COUNT;..."
+  /// "KIND IS_SENT COUNT ..."
   std::string counts() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::string text;
     for (const auto& [which, count] : counts_) {
-      text += fmt::format("{} {} {};", which.first, int{which.second}, count);
+      text += fmt::format("{} {} {} ", which.first, int{which.second}, count);
     }
     return text;
   }
