@@ -138,7 +138,9 @@ int compare_reports(const ReportCommandOptions& options) {
   for (const std::string& name : names) {
     add("best " + name, [&](const RunReport& run) {
       const auto best = internal::best_value(run, name);
-      return best ? fmt::format("{} (epoch {})", internal::short_number(best->value), best->epoch) : "none";
+      return best
+                 ? fmt::format("{} (epoch {})", internal::short_number(best->value), internal::shown_epoch(best->epoch))
+                 : "none";
     });
   }
   add("findings", findings_of);

@@ -186,8 +186,8 @@ void Fit::end_step() {
   DoneStep done = state_.runner->take();
   batches_ = done.batches;
   gradients_ = std::move(done.gradients);
-  waiting_.push_back(std::move(done.parts));
-  waiting_samples_.push_back(done.samples);
+  state_.status.gradient_norm = done.parts.begin()->gradient_norm;
+  waiting_.add(std::move(done.parts), done.samples);
   ++place_.step;
   ++place_.epoch_step;
   place_.samples += done.samples;
@@ -195,7 +195,6 @@ void Fit::end_step() {
   status.step = place_.step;
   status.epoch_step = place_.epoch_step;
   status.samples = place_.samples;
-  status.gradient_norm = waiting_.back().begin()->gradient_norm;
   Logs logs;
   if (is_log_due()) {
     logs = train_metrics_.logs_of(*bring_together());
@@ -263,13 +262,12 @@ void Fit::keep_gradients() {
 std::optional<Totals> Fit::bring_together() {
   std::optional<Totals> last;
   std::vector<Totals> all;
-  state_.runner->bring_together([&] { all = train_metrics_.bring_together(strategy_, waiting_, waiting_samples_); });
+  state_.runner->bring_together([&] { all = train_metrics_.bring_together(strategy_, waiting_); });
   for (Totals& totals : all) {
     place_.epoch_totals.add(totals);
     last = std::move(totals);
   }
   waiting_.clear();
-  waiting_samples_.clear();
   return last;
 }
 

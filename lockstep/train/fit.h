@@ -13,6 +13,7 @@
 #include "lockstep/train/hooks.h"
 #include "lockstep/train/step/chief_clock.h"
 #include "lockstep/train/step/rounded_updates.h"
+#include "lockstep/train/step/waiting_counts.h"
 #include "lockstep/train/totals.h"
 #include "lockstep/train/trainer.h"
 #include "lockstep/train/trainer_state.h"
@@ -134,9 +135,8 @@ class Fit {
   Logs epoch_logs_;
   std::span<const PerReplica<Batch>> batches_;                 // of the step that was made last, in its on_step_end
   std::vector<std::pair<std::string, at::Tensor>> gradients_;  // of the step that was made last, if they were kept
-  std::vector<PerReplica<PartCounts>> waiting_;                // of steps whose numbers were not brought together yet
-  std::vector<int64_t> waiting_samples_;
-  std::unique_ptr<RoundedUpdates> rounded_;  // on the chief, which says it for all
+  WaitingCounts waiting_;                                      // of steps whose numbers were not brought together yet
+  std::unique_ptr<RoundedUpdates> rounded_;                    // on the chief, which says it for all
   LogNeed log_need_ = LogNeed::kByLogEvery;
   bool is_watched_ = false;  // it has callbacks, which may look at its times
   bool uses_clock_ = false;

@@ -100,6 +100,8 @@ void Hooks::note(const std::string& asked) {
 
 std::optional<ChiefSays> Hooks::call(const char* hook, FunctionRef<void(Callback&)> call,
                                      FunctionRef<std::string()> state, FunctionRef<ChiefSays()> mine, Meet meet) {
+  // Nobody is there who could ask for something: after each step of a fit that nobody watches.
+  if (meet == Meet::kWhereAsked && callbacks_.empty() && asked_.empty()) return std::nullopt;
   Rounds& rounds = StrategyAccess::rounds(strategy_);
   std::exception_ptr own;
   std::string before;

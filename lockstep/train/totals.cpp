@@ -15,6 +15,7 @@
 #include "lockstep/core/error.h"
 #include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/train/numbers.h"
+#include "lockstep/train/step/waiting_counts.h"
 
 namespace lockstep::internal::inline train {
 
@@ -59,29 +60,22 @@ at::Tensor checked(const MetricSpec& spec, const at::Tensor& given, at::IntArray
       "give what its MetricSpec says: .sums numbers, and rows of .columns");
 }
 
-/// What at::stack gives; a list of numbers on the host without an operator for each of them.
-at::Tensor stacked(const std::vector<at::Tensor>& values) {
-  if (values.size() == 1) return values.front();
-  const at::Tensor& first = values.front();
-  const auto is_plain = [&](const at::Tensor& one) {
-    return one.dim() == 0 && one.is_cpu() && one.scalar_type() == first.scalar_type();
-  };
-  if (!std::all_of(values.begin(), values.end(), is_plain)) return at::stack(values);
-  at::Tensor all = at::empty({static_cast<int64_t>(values.size())}, first.options());
-  std::byte* to = host_bytes_to_write(all).data();
-  for (const at::Tensor& one : values) {
-    const auto bytes = host_bytes(one);
-    to = std::copy(bytes.begin(), bytes.end(), to);
-  }
-  return all;
-}
-
 /// LibTorch's errors, which do not know whose function they come from, say the metric's name.
 MetricCounts updated(const MetricSpec& spec, const at::Tensor& output, const Batch& batch) {
   try {
     return spec.update(output, batch);
   } catch (c10::Error& error) {
     error.add_context(fmt::format("in the metric '{}'", spec.name));
+    throw;
+  }
+}
+
+std::map<std::string, double> results_of(const MetricSpec& spec, const MetricCounts& whole) {
+  try {
+    return spec.results(whole);
+  } catch (c10::Error& error) {
+    error.add_context(fmt::format(
+        "in .results of the metric '{}', which also says what there is where nothing was counted", spec.name));
     throw;
   }
 }
@@ -167,15 +161,14 @@ void MetricList::add_part(PartCounts& sum, const PartCounts& part) {
   for (std::size_t i = 0; i < sum.rows.size(); ++i) append(sum.rows[i], part.rows[i]);
 }
 
-std::vector<at::Tensor> MetricList::rows_by_step(const Strategy& strategy,
-                                                 const std::vector<PerReplica<PartCounts>>& steps,
+std::vector<at::Tensor> MetricList::rows_by_step(const Strategy& strategy, const WaitingCounts& steps,
                                                  std::size_t metric) const {
   // The number of the step stands in a column of its own.
   const int64_t columns = specs_[metric].columns;
   const auto mine = strategy.per_replica([&](ReplicaId r) {
     std::vector<at::Tensor> all{at::empty({0, columns + 1}, at::kDouble)};
     for (std::size_t s = 0; s < steps.size(); ++s) {
-      const at::Tensor& rows = steps[s][r].rows[metric];
+      const at::Tensor rows = steps.rows(s, r, metric);
       if (!rows.defined()) continue;
       all.push_back(at::cat({rows, at::full({rows.size(0), 1}, static_cast<double>(s), at::kDouble)}, 1));
     }
@@ -194,26 +187,25 @@ std::vector<at::Tensor> MetricList::rows_by_step(const Strategy& strategy,
 std::vector<Totals> MetricList::bring_together(const Strategy& strategy,
                                                const std::vector<PerReplica<PartCounts>>& steps,
                                                const std::vector<int64_t>& samples) const {
+  WaitingCounts counts;
+  for (std::size_t s = 0; s < steps.size(); ++s) counts.add(steps[s], samples[s]);
+  return bring_together(strategy, counts);
+}
+
+std::vector<Totals> MetricList::bring_together(const Strategy& strategy, const WaitingCounts& steps) const {
   std::vector<Totals> totals(steps.size());
   if (steps.empty()) return totals;
   const at::NoGradGuard no_grad;
   // Element by element a sum of stacked values is the sum of each, so that one call does for all steps.
-  const auto sum_of = [&](const auto& value_of) {
-    return strategy
-        .reduce(Reduction::kSum, strategy.per_replica([&](ReplicaId r) {
-          std::vector<at::Tensor> values;
-          for (const PerReplica<PartCounts>& step : steps) values.push_back(value_of(step[r]));
-          return stacked(values);
-        }))
-        .to(at::kCPU, at::kDouble)
-        .contiguous();
+  const auto sum_of = [&](const auto& stacked_of) {
+    return strategy.reduce(Reduction::kSum, strategy.per_replica(stacked_of)).to(at::kCPU, at::kDouble).contiguous();
   };
-  const at::Tensor losses = sum_of([](const PartCounts& part) { return part.loss; });
+  const at::Tensor losses = sum_of([&](ReplicaId r) { return steps.losses(r); });
   at::Tensor sums;
-  if (num_sums_ > 0) sums = sum_of([](const PartCounts& part) { return part.sums; });
+  if (num_sums_ > 0) sums = sum_of([&](ReplicaId r) { return steps.sums(r); });
   for (std::size_t s = 0; s < steps.size(); ++s) {
-    totals[s].loss = host_numbers<double>(losses)[s] * static_cast<double>(samples[s]);
-    totals[s].samples = samples[s];
+    totals[s].loss = host_numbers<double>(losses)[s] * static_cast<double>(steps.samples()[s]);
+    totals[s].samples = steps.samples()[s];
     totals[s].rows.resize(specs_.size());
     if (num_sums_ == 0) continue;
     const double* const first = host_numbers<double>(sums).data() + static_cast<int64_t>(s) * num_sums_;
@@ -238,7 +230,7 @@ Logs MetricList::logs_of(const Totals& totals, bool has_loss) const {
       host_numbers_to_write<double>(whole.sums)[static_cast<std::size_t>(s)] = totals.sums[first++];
     }
     if (i < totals.rows.size() && totals.rows[i].defined()) whole.rows = totals.rows[i];
-    for (const auto& [name, value] : spec.results(whole)) logs[name] = value;
+    for (const auto& [name, value] : results_of(spec, whole)) logs[name] = value;
   }
   return logs;
 }

@@ -37,6 +37,8 @@ struct Totals {
   static Totals from_json(const nlohmann::json& json);
 };
 
+class WaitingCounts;
+
 /// The metrics of a trainer: how parts are counted, and what becomes of the counts.
 class MetricList {
  public:
@@ -53,6 +55,7 @@ class MetricList {
 
   /// The totals of several steps, each with the losses of its replicas, whose sum is the loss over `samples`. A call of
   /// all workers: a step's numbers have the same bits, however many are brought together at once.
+  std::vector<Totals> bring_together(const Strategy& strategy, const WaitingCounts& steps) const;
   std::vector<Totals> bring_together(const Strategy& strategy, const std::vector<PerReplica<PartCounts>>& steps,
                                      const std::vector<int64_t>& samples) const;
   /// "loss" and what the metrics give. `has_loss`: whether there was one.
@@ -61,8 +64,7 @@ class MetricList {
   std::vector<std::string> names(bool has_loss = true) const;
 
  private:
-  std::vector<at::Tensor> rows_by_step(const Strategy& strategy, const std::vector<PerReplica<PartCounts>>& steps,
-                                       std::size_t metric) const;
+  std::vector<at::Tensor> rows_by_step(const Strategy& strategy, const WaitingCounts& steps, std::size_t metric) const;
 
   const std::vector<MetricSpec> specs_;
   int64_t num_sums_ = 0;

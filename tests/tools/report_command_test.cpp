@@ -34,7 +34,7 @@ TEST_F(ReportCommand, ShowsRunsBesideEachOther) {
   const std::string files = report("one", 0.5, "train --seed 1") + " " + report("two", 0.25, "train --seed 2");
   const Result result = run("report " + files);
   EXPECT_EQ(result.code, 0) << result.output;
-  for (const char* const piece : {"one", "two", "0.5000 (epoch 0)", "0.2500 (epoch 0)", "1,200", "2,000", "--seed 1"}) {
+  for (const char* const piece : {"one", "two", "0.5000 (epoch 1)", "0.2500 (epoch 1)", "1,200", "2,000", "--seed 1"}) {
     EXPECT_NE(result.output.find(piece), std::string::npos) << piece << " in " << result.output;
   }
   EXPECT_EQ(result.output.find("fingerprint"), std::string::npos) << result.output;

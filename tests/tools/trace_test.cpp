@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/support/run_program.h"
+#include "tests/support/trace_rules.h"
 
 namespace {
 
@@ -47,6 +49,7 @@ TEST_F(TraceCommand, ShowsAllWorkersOfAJobInOneFile) {
                              " train --strategy multi-worker --steps 30 --replicas 4 --devices cpu:0 --trace " +
                              path("t.json"));
   ASSERT_EQ(trained.code, 0) << trained.output;
+  EXPECT_EQ(lockstep::testing::TraceRules::broken_in(text_of(path("t.json"))), std::vector<std::string>());
   const auto document = nlohmann::json::parse(text_of(path("t.json")));
   std::set<int> workers;
   std::set<int64_t> steps;

@@ -46,6 +46,31 @@ TEST(Precision, ComputesInBFloat16AsUnderAutocast) {
   }
 }
 
+TEST(Precision, KeepsWeightsGradientsAndSlotsInFloat32) {
+  run_workers({1, 2, 1}, [](Strategy& strategy) {
+    const Setting setting(strategy);
+    Trainer trainer(strategy, setting.model, setting.optimizer,
+                    {.loss = cross_entropy, .precision = Precision::kBFloat16});
+    int64_t seen = 0;
+    const auto look = callbacks::each_step([&](Trainer& of, const Logs&) {
+      for (const auto& [name, gradient] : of.gradients()) {
+        EXPECT_EQ(gradient.scalar_type(), torch::kFloat) << name;
+        ++seen;
+      }
+      of.keep_gradients();
+    });
+    trainer.fit(setting.train, {.epochs = 1, .callbacks = {look}});
+    EXPECT_EQ(seen, 3 * 4) << "of three steps, the two weights and the two biases";
+    const auto state = setting.optimizer.state();
+    EXPECT_FALSE(state.empty());
+    for (const auto& [name, value] : state) {
+      EXPECT_NE(value.scalar_type(), torch::kBFloat16) << name;
+    }
+    for (const auto& [name, value] : setting.model.state()) EXPECT_EQ(value.scalar_type(), torch::kFloat) << name;
+    return 0;
+  });
+}
+
 namespace {
 
 /// Fits a layer whose weights have the type, and gives what the findings about lost updates say.

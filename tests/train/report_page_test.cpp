@@ -88,7 +88,7 @@ TEST(ReportPage, AnswersInTheOrderInWhichOneAsks) {
                                            "val_loss has not improved",
                                            "Best validation loss",
                                            "0.1250",
-                                           "epoch 6 of 9",
+                                           "epoch 7 of 10",
                                            "Best validation accuracy",
                                            "0.8750",
                                            "samples/s",

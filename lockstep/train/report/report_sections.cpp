@@ -40,8 +40,8 @@ std::string best_figure(const RunReport& run, const std::string& name) {
   const auto best = best_value(run, judged);
   if (!best) return figure_of(title, "none", "no epoch has ended with a finite value");
   return figure_of(title, short_number(best->value),
-                   fmt::format("epoch {} of {}, step {}", best->epoch,
-                               run.epochs.empty() ? best->epoch : run.epochs.back().epoch, whole_number(best->step)));
+                   fmt::format("epoch {} of {}, step {}", shown_epoch(best->epoch),
+                               shown_epoch(run.epochs.back().epoch), whole_number(best->step)));
 }
 
 /// What the time of a run went into, without what is 0. That of the steps is in parts, where these were measured.
@@ -311,7 +311,7 @@ std::string numbers_section(const RunReport& run) {
   head.insert(head.end(), names.begin(), names.end());
   std::vector<std::vector<std::string>> rows;
   for (const ReportEpoch& epoch : run.epochs) {
-    std::vector<std::string> row{whole_number(epoch.epoch), whole_number(epoch.step)};
+    std::vector<std::string> row{whole_number(shown_epoch(epoch.epoch)), whole_number(epoch.step)};
     for (const std::string& name : names) {
       const auto found = epoch.logs.find(name);
       row.push_back(found == epoch.logs.end() ? "" : short_number(found->second));

@@ -14,11 +14,13 @@ namespace lockstep::internal::inline train {
 /// Where the best value of a name was, and what it was.
 struct BestValue {
   double value = 0;
-  int64_t epoch = 0;
+  int64_t epoch = 0;  // counted from 0, as in the logs
   int64_t step = 0;
 };
 /// Over the logs of epochs' ends; `name` as it is there, such as "val_loss". Nothing where no epoch has a finite value.
 std::optional<BestValue> best_value(const RunReport& run, const std::string& name);
+/// An epoch as people count: the first one is 1, in tables and texts as in the bar of a fit.
+inline int64_t shown_epoch(int64_t epoch) { return epoch + 1; }
 
 std::string summary_section(const RunReport& run);   // how it stands, why, and four figures
 std::string findings_section(const RunReport& run);  // with cures

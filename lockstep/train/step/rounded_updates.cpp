@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "lockstep/core/counted.h"
+#include "lockstep/core/tensors/host_bytes.h"
 #include "lockstep/linear/factored_tensor.h"
 #include "lockstep/optim/optimizer_state.h"
 #include "lockstep/strategy/strategy_access.h"
@@ -22,9 +24,26 @@ constexpr int64_t kElements = 1024;  // of each variable
 /// Looks at float32 weights: later on, a model that has learned all may well have updates that are too small.
 constexpr int64_t kLooksAtFloats = 2;
 
-at::Tensor some_of(const at::Tensor& all) {
-  const at::Tensor flat = all.detach().flatten();
-  return flat.narrow(0, 0, std::min(flat.size(0), kElements));
+template <class T>
+std::vector<double> first_of(const at::Tensor& all) {
+  const std::span<const T> numbers = host_numbers<T>(all);
+  return {numbers.begin(), numbers.begin() + std::min(all.numel(), kElements)};
+}
+
+/// The first elements, which float64 holds exactly. Memory of the host is read without an operator: a look is part of a
+/// step, and the code of a few operators that no other step calls would cost it more than the elements do.
+std::vector<double> some_of(const at::Tensor& all) {
+  if (all.is_cpu() && all.is_contiguous()) {
+    switch (all.scalar_type()) {
+      case at::kFloat: return first_of<float>(all);
+      case at::kBFloat16: return first_of<c10::BFloat16>(all);
+      case at::kHalf: return first_of<c10::Half>(all);
+      default: break;
+    }
+  }
+  const at::Tensor real = all.is_complex() ? at::view_as_real(all.detach()) : all.detach();
+  const at::Tensor flat = real.flatten();
+  return first_of<double>(flat.narrow(0, 0, std::min(flat.size(0), kElements)).to(at::kCPU, at::kDouble).contiguous());
 }
 
 }  // namespace
@@ -67,7 +86,7 @@ void RoundedUpdates::remember(const ReplicaContext& ctx) {
     const at::Tensor& gradient = value.grad();
     // A gradient that is kept as factors stays what it is.
     if (!gradient.defined() || gradient.is_sparse() || factors_of(gradient)) continue;
-    seen_.push_back({i, some_of(value).clone(), some_of(gradient).ne(0)});
+    seen_.push_back({i, some_of(value), some_of(gradient)});
   }
 }
 
@@ -77,10 +96,16 @@ void RoundedUpdates::compare(const ReplicaContext& ctx) {
   int64_t others = -1;
   for (const Seen& one : seen_) {
     const Variable& variable = variables_[one.variable];
-    const auto all = one.has_gradient.sum().item<int64_t>();
-    if (all == 0) continue;
     const at::Tensor value = variable.value(ctx);
-    const auto same = some_of(value).eq(one.values).logical_and(one.has_gradient).sum().item<int64_t>();
+    const std::vector<double> now = some_of(value);
+    int64_t all = 0;
+    int64_t same = 0;
+    for (std::size_t e = 0; e < std::min(now.size(), one.gradients.size()); ++e) {
+      if (one.gradients[e] == 0) continue;
+      ++all;
+      if (now[e] == one.values[e]) ++same;
+    }
+    if (all == 0) continue;
     const double share = static_cast<double>(same) / static_cast<double>(all);
     if (share <= 0.5) continue;
     ++others;

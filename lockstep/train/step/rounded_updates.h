@@ -1,8 +1,6 @@
 // Whether the updates of a fit are so small that rounding takes them away again.
 #pragma once
 
-#include <ATen/core/TensorBody.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -29,8 +27,8 @@ class RoundedUpdates {
  private:
   struct Seen {
     std::size_t variable;
-    at::Tensor values;        // before the update
-    at::Tensor has_gradient;  // of each
+    std::vector<double> values;  // before the update
+    std::vector<double> gradients;
   };
   void remember(const ReplicaContext& ctx);
   void compare(const ReplicaContext& ctx);

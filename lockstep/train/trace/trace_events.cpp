@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
@@ -11,20 +12,9 @@ namespace lockstep::internal::inline train {
 
 namespace {
 
-/// A text in quotes. Names of hosts and devices come from outside.
+/// A text in quotes. Names of hosts and devices come from outside: bytes that are no UTF-8 are replaced.
 std::string in_quotes(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 const char* text_of(TraceKind kind) {
@@ -64,6 +54,11 @@ void nest(std::vector<TraceSlice>& slices) {
   }
 }
 
+/// The number in the file of a worker's n-th track, from 1. It is no other worker's: readers that take it for a
+/// thread's number of the system look for names by it. Nor is it the worker's own number: a thread with its process's
+/// number is the main one, which Perfetto draws above all others.
+int64_t number_of(int64_t worker, int64_t n) { return (worker + 1) * 10'000 + n; }
+
 std::string microseconds(int64_t nanoseconds) {
   return fmt::format("{}.{:03}", nanoseconds / 1000, nanoseconds % 1000);
 }
@@ -83,30 +78,30 @@ std::string trace_events(const WorkerTrace& trace) {
     slice.end = std::max(slice.begin, chiefs(slice.end));
   }
   nest(slices);
-  std::map<TraceTrack, std::string> tracks;
-  for (const TraceSlice& slice : slices) {
-    const TraceTrack beside = slice.track / kBeside;
-    std::string name = name_of(slice.track % kBeside, trace);
-    if (beside > 0) name += fmt::format(" ({})", beside + 1);
-    tracks.emplace(slice.track, std::move(name));
-  }
+  // In the order in which they are drawn: tracks beside one come after it.
+  const auto place_of = [](TraceTrack track) { return std::pair(track % kBeside, track / kBeside); };
+  std::map<std::pair<TraceTrack, TraceTrack>, int64_t> tracks;
+  for (const TraceSlice& slice : slices) tracks[place_of(slice.track)] = 0;
   std::string out;
   const auto add = [&](const std::string& event) {
     if (!out.empty()) out += ",\n";
     out += event;
   };
-  const auto tell = [&](const char* what, TraceTrack track, const std::string& value) {
+  const auto tell = [&](const char* what, int64_t track, const std::string& value) {
     add(fmt::format(R"({{"ph": "M", "name": "{}", "pid": {}, "tid": {}, "args": {{{}}}}})", what, trace.worker, track,
                     value));
   };
-  tell("process_name", 0,
+  tell("process_name", number_of(trace.worker, 0),
        fmt::format(R"("name": {})", in_quotes(fmt::format("worker {} on {}", trace.worker, trace.host))));
-  tell("process_sort_index", 0, fmt::format(R"("sort_index": {})", trace.worker));
-  for (const auto& [track, name] : tracks) {
-    tell("thread_name", track, fmt::format(R"("name": {})", in_quotes(name)));
-    // Tracks beside one come after it.
-    tell("thread_sort_index", track,
-         fmt::format(R"("sort_index": {})", track % kBeside * 100 + std::min(99, track / kBeside)));
+  tell("process_sort_index", number_of(trace.worker, 0), fmt::format(R"("sort_index": {})", trace.worker));
+  int64_t n = 0;
+  for (auto& [place, number] : tracks) {
+    number = number_of(trace.worker, ++n);
+    const auto [track, beside] = place;
+    std::string name = name_of(track, trace);
+    if (beside > 0) name += fmt::format(" ({})", beside + 1);
+    tell("thread_name", number, fmt::format(R"("name": {})", in_quotes(name)));
+    tell("thread_sort_index", number, fmt::format(R"("sort_index": {})", n));
   }
   for (const TraceSlice& slice : slices) {
     std::string args;
@@ -115,8 +110,8 @@ std::string trace_events(const WorkerTrace& trace) {
     if (slice.number >= 0 && slice.kind == TraceKind::kCompute)
       args = fmt::format(R"(, "args": {{"replica": {}}})", slice.number);
     add(fmt::format(R"({{"ph": "X", "name": {}, "cat": "{}", "pid": {}, "tid": {}, "ts": {}, "dur": {}{}}})",
-                    in_quotes(slice.name), text_of(slice.kind), trace.worker, slice.track, microseconds(slice.begin),
-                    microseconds(slice.end - slice.begin), args));
+                    in_quotes(slice.name), text_of(slice.kind), trace.worker, tracks.at(place_of(slice.track)),
+                    microseconds(slice.begin), microseconds(slice.end - slice.begin), args));
   }
   return out;
 }

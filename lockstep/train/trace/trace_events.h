@@ -24,9 +24,10 @@ struct WorkerTrace {
   ClockOffset last = {};
 };
 
-/// The worker's events, joined by commas: names of the process and its tracks, then each slice. Slices of a track nest,
-/// as Perfetto asks: one that overlaps another without lying in it gets a track of its own. Times are microseconds with
-/// three decimals.
+/// The worker's events, joined by commas: names of the process and its tracks, then each slice, by the time at which
+/// they begin; of two that begin together, the one that ends last. Slices of a track nest, as Perfetto asks: one that
+/// overlaps another without lying in it gets a track of its own. Times are microseconds with three decimals. A process
+/// has the worker's number, and each track a number that no other track of the file has.
 std::string trace_events(const WorkerTrace& trace);
 
 /// The whole file. `notes` are name and text by turns.

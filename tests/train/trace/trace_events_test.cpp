@@ -5,9 +5,12 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "tests/support/trace_rules.h"
 
 namespace lockstep::internal {
 namespace {
@@ -37,13 +40,46 @@ TEST(TraceEvents, HaveMicrosecondsSinceTheChiefsFirst) {
 
 TEST(TraceEvents, NameEachTrackByItsDevice) {
   const Json document = Json::parse(
-      trace_document({trace_events(with({{"update", 1'000'000, 1'000'001, lane_track(1), TraceKind::kMeeting},
-                                         {"read a step", 1'000'000, 1'000'001, input_track(2), TraceKind::kInput}}))},
+      trace_document({trace_events(with({{"read a step", 1'000'000, 1'000'001, input_track(2), TraceKind::kInput},
+                                         {"update", 1'000'000, 1'000'001, lane_track(1), TraceKind::kMeeting},
+                                         {"update", 1'000'000, 1'000'003, lane_track(0), TraceKind::kMeeting},
+                                         {"odd", 1'000'002, 1'000'004, lane_track(0), TraceKind::kMeeting}}))},
                      {}));
-  std::map<int64_t, std::string> names;
-  for (const Json& event : document["traceEvents"])
+  std::map<int64_t, std::string> names;  // readers draw tracks by their places, or by their numbers
+  std::map<int64_t, std::string> places;
+  std::map<int64_t, int64_t> place_of;
+  for (const Json& event : document["traceEvents"]) {
+    if (event["name"] == "thread_sort_index") place_of[event["tid"]] = event["args"]["sort_index"];
     if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
-  EXPECT_EQ(names, (std::map<int64_t, std::string>{{lane_track(1), "lane 1 (cpu:1)"}, {input_track(2), "input 2"}}));
+  }
+  for (const auto& [number, name] : names) places[place_of.at(number)] = name;
+  const std::vector<std::string> expected{"lane 0 (cpu:0)", "lane 0 (cpu:0) (2)", "lane 1 (cpu:1)", "input 2"};
+  const auto in_order = [](const auto& map) {
+    std::vector<std::string> all;
+    for (const auto& [key, name] : map) all.push_back(name);
+    return all;
+  };
+  EXPECT_EQ(in_order(names), expected);
+  EXPECT_EQ(in_order(places), expected);
+}
+
+TEST(TraceEvents, HaveTracksThatNoReaderTakesForAnother) {
+  // A thread with its process's number is the main thread, and older readers find names of threads by the thread alone.
+  std::vector<std::string> all;
+  std::set<int64_t> threads;
+  for (int64_t worker = 0; worker < 4; ++worker) {
+    WorkerTrace trace;
+    trace.worker = worker;
+    for (int lane = 0; lane < 4; ++lane) {
+      trace.slices.push_back({"step", 10, 20, lane_track(lane), TraceKind::kStep, 0});
+    }
+    for (const Json& slice : slices_of(trace)) {
+      EXPECT_NE(slice["tid"], worker);
+      EXPECT_TRUE(threads.insert(slice["tid"].get<int64_t>()).second) << slice;
+    }
+    all.push_back(trace_events(trace));
+  }
+  EXPECT_EQ(testing::TraceRules::broken_in(trace_document(all, {})), std::vector<std::string>());
 }
 
 TEST(TraceEvents, OfATrackNestOrHaveATrackOfTheirOwn) {
@@ -73,10 +109,11 @@ TEST(TraceEvents, OfAnotherClockAreMovedOnAStraightLine) {
 
 TEST(TraceEvents, KeepTextsFromOutsideInTheirQuotes) {
   WorkerTrace trace = with({{"a", 1'000'000, 1'000'000, 1, TraceKind::kCompute}});
-  trace.host = "a \"host\"\n\\";
+  trace.host = "a \"host\"\n\\ in K\u00f6ln \xff";
   trace.lanes = {"cpu\":0"};
   const Json document = Json::parse(trace_document({trace_events(trace), ""}, {"a\"", "b\\"}));
   EXPECT_EQ(document["otherData"]["a\""], "b\\");
+  EXPECT_EQ(document["traceEvents"][0]["args"]["name"], "worker 0 on a \"host\"\n\\ in K\u00f6ln \ufffd");
 }
 
 }  // namespace

@@ -21,7 +21,9 @@
 #include "lockstep/core/trace/recorder.h"
 #include "tests/support/errors.h"
 #include "tests/support/programs.h"
+#include "tests/support/run_program.h"
 #include "tests/support/scratch_folder.h"
+#include "tests/support/trace_rules.h"
 
 namespace lockstep {
 namespace {
@@ -74,6 +76,17 @@ std::vector<Json> slices_in(const std::string& file) {
   return slices;
 }
 
+/// The names of tracks by their numbers.
+std::map<int64_t, std::string> track_names_in(const std::string& file) {
+  std::ifstream stream(file);
+  std::map<int64_t, std::string> names;
+  const Json document = Json::parse(stream);
+  for (const Json& event : document["traceEvents"]) {
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+  }
+  return names;
+}
+
 TEST_F(TraceOf, HasEachReplicasForwardAndBackwardOfEachStep) {
   train(1);
   Trace trace(strategy_, {.file = file_});
@@ -96,34 +109,31 @@ TEST_F(TraceOf, HasTheUpdateOnEachLaneAndWhoReadAhead) {
   Trace trace(strategy_, {.file = file_});
   train(2);
   trace.write();
-  std::map<int64_t, int> updates;  // by track
+  std::map<std::string, int> updates;  // by track
   int reads = 0;
+  auto names = track_names_in(file_);
   for (const Json& slice : slices_in(file_)) {
-    if (slice["cat"] == "meeting" && slice["name"] == "update") ++updates[slice["tid"]];
+    if (slice["cat"] == "meeting" && slice["name"] == "update") ++updates[names[slice["tid"]]];
     if (slice["cat"] == "input") ++reads;
   }
-  EXPECT_EQ(updates, (std::map<int64_t, int>{{internal::lane_track(0), 2}, {internal::lane_track(1), 2}}));
+  EXPECT_EQ(updates, (std::map<std::string, int>{{"lane 0 (cpu:0)", 2}, {"lane 1 (cpu:1)", 2}}));
   EXPECT_GE(reads, 2);
 }
 
-TEST_F(TraceOf, SlicesOfALaneNest) {
+TEST_F(TraceOf, KeepsTheRulesOfTheFormat) {
   Trace trace(strategy_, {.file = file_});
   train(4);
+  strategy_.evaluate([&](ReplicaContext& ctx) { return weights_.value(ctx).sum(); });
+  EXPECT_THROW(strategy_.run([](ReplicaContext& ctx) {
+    if (ctx.replica_id() == 3) throw std::runtime_error("no");
+    ctx.all_reduce(Reduction::kSum, torch::ones({1}));
+  }),
+               ReplicaError);
+  train(2);
   trace.write();
-  std::map<int64_t, std::vector<std::pair<double, double>>> tracks;  // begin and end
-  for (const Json& slice : slices_in(file_)) {
-    const double begin = slice["ts"];
-    tracks[slice["tid"]].emplace_back(begin, begin + slice["dur"].get<double>());
-  }
-  for (auto& [track, slices] : tracks) {
-    EXPECT_LT(track, 100'000) << "a slice of a lane overlaps another one";
-    std::ranges::sort(slices, {}, [](const auto& s) { return std::pair(s.first, -s.second); });
-    std::vector<double> ends;
-    for (const auto& [begin, end] : slices) {
-      while (!ends.empty() && ends.back() <= begin + 1e-3) ends.pop_back();
-      EXPECT_TRUE(ends.empty() || end <= ends.back() + 1e-3) << track;
-      ends.push_back(end);
-    }
+  EXPECT_EQ(testing::TraceRules::broken_in(testing::text_of(file_)), std::vector<std::string>());
+  for (const auto& [number, name] : track_names_in(file_)) {
+    EXPECT_EQ(name.find("(2)"), std::string::npos) << "a slice overlaps another one: " << name;
   }
 }
 
