@@ -28,7 +28,7 @@ void BasicChiefMachine<Rules>::collect(ChiefOutput& out) {
     }
   }
   for (std::size_t server = 0; server < static_cast<std::size_t>(options_.servers); ++server) {
-    auto entries = log_.next_for(server);
+    auto entries = log_.next_for(server, options_.eager);
     if (!entries) continue;
     entries->epoch = epoch_;
     entries->floor = steps_.floor();

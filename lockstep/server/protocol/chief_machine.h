@@ -1,7 +1,9 @@
 // The chief of a parameter-server run as a state machine: the queue of steps, who has which, and the log of decisions.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <set>
 #include <vector>
@@ -28,6 +30,9 @@ struct ChiefOptions {
   uint64_t most_behind = 4096;  // entries that a server may lack before no more steps are given
   uint64_t most_queued = 1'000'000;
   uint64_t most_argument_bytes = uint64_t{64} << 20;
+  /// A server that has not read so many of the entries that it was sent gets no others. Where each entry is a message
+  /// to each server, a chief of many servers does little else than send them.
+  uint64_t eager = std::numeric_limits<uint64_t>::max();
   auto operator<=>(const ChiefOptions&) const = default;
 };
 

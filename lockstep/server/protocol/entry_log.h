@@ -42,9 +42,10 @@ class EntryLog {
   /// All that the server has not read is sent again.
   void send_again(std::size_t server) { sent_[server] = read_[server]; }
 
-  /// The entries up to the end that the server was not sent yet, which are sent now.
-  std::optional<LogEntries> next_for(std::size_t server) {
-    if (sent_[server] == end()) return std::nullopt;
+  /// The entries up to the end that the server was not sent yet, which are sent now. Nothing while it has not read
+  /// `eager` of those that it was sent: what comes meanwhile goes together when it has.
+  std::optional<LogEntries> next_for(std::size_t server, uint64_t eager) {
+    if (sent_[server] == end() || sent_[server] - read_[server] >= eager) return std::nullopt;
     LogEntries next{.first = sent_[server]};
     next.entries.assign(entries_.begin() + static_cast<std::ptrdiff_t>(next.first - first_), entries_.end());
     sent_[server] = end();

@@ -30,6 +30,13 @@ uint64_t fresh_epoch() {
   return ((uint64_t{device()} << 32) | device()) | 1;
 }
 
+/// As the program has them; and servers that are slow get entries together.
+ChiefOptions options_of(const RemoteSetup& setup) {
+  ChiefOptions options = setup.chief;
+  options.eager = 4;
+  return options;
+}
+
 /// What the gradients of a round are multiplied by, by what all servers have of it.
 double coefficient_of(const RoundSummed& summed) {
   double squares = 0;
@@ -58,7 +65,7 @@ ChiefProcess::ChiefProcess(const RemoteSetup& setup, const TaskPlace& place, con
   const auto to_worker_by = [this](TaskWord word, PayloadCodec& codec) {
     return [this, word, &codec](const ToWorker& one) { to_worker(one, word, codec); };
   };
-  chief_ = std::make_shared<ChiefTask>(setup_.chief, begin, setup_.gate,
+  chief_ = std::make_shared<ChiefTask>(options_of(setup_), begin, setup_.gate,
                                        TaskMail{.to_worker = to_worker_by(TaskWord::kProtocol, payloads_),
                                                 .to_server = [this](const ToServer& one) { to_server(one); },
                                                 .coefficient = coefficient_of},

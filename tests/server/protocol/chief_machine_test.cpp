@@ -386,6 +386,19 @@ TEST(ChiefMachineTest, DoesNotSendAgainWhatAServerHasReadMeanwhile) {
   EXPECT_EQ(bench.log_text(), "commit 1.0");
 }
 
+TEST(ChiefMachineTest, SendsEntriesTogetherToAServerThatHasNotReadOthers) {
+  ChiefBench bench({.workers = 1, .window = 1, .eager = 2});
+  bench.schedule(5);
+  for (int k = 0; k < 4; ++k) bench.report(0);
+  EXPECT_EQ(bench.log_text(), "commit 0.0, commit 1.0");
+  bench.receive(ServerRead{.epoch = 1, .server = 0, .position = 1});
+  EXPECT_EQ(bench.log_text(), "commit 0.0, commit 1.0, commit 2.0, commit 3.0");
+  bench.report(0);
+  EXPECT_EQ(bench.log.size(), 4u);
+  bench.receive(ServerRead{.epoch = 1, .server = 0, .position = 4});
+  EXPECT_EQ(bench.log.size(), 5u);
+}
+
 TEST(ChiefMachineTest, SendsAWorkerAgainWhatItHasNotReported) {
   ChiefBench bench({.workers = 1, .window = 2});
   bench.schedule(2);
