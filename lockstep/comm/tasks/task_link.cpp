@@ -17,6 +17,8 @@ using Kind = ConnectionError::Kind;
 
 /// So much memory a message has before any of its bytes has come, and other coroutines run after so many bytes.
 constexpr std::size_t kPiece = std::size_t{256} << 10;
+/// At most so many addresses it has beforehand, to which the system gives memory as bytes come.
+constexpr std::size_t kReserved = std::size_t{64} << 20;
 
 }  // namespace
 
@@ -79,6 +81,7 @@ asio::awaitable<std::string> TaskLink::read() {
     if (size > kLongestTaskMessage) fail(Kind::kMalformed, "what came is no message");
     if (size == 0) continue;
     std::string message;
+    message.reserve(std::min<std::size_t>(size, kReserved));
     while (message.size() < size) {
       const std::size_t have = message.size();
       message.resize(std::min<std::size_t>(size, have + std::max(have, kPiece)));

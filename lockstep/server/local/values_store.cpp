@@ -299,7 +299,8 @@ void ValuesStore::read(const Wanted& wanted, PulledTensors& answer) {
     }
     const at::Tensor value = state.component(state.on_write() ? 0 : variables.part).detach();
     const VariablePart* const part = cut_part_of(variables.variables[i]);
-    answer.values.push_back(part != nullptr ? part_of(value, *part).clone() : value.clone());
+    const at::Tensor here = part != nullptr ? part_of(value, *part) : value;
+    answer.values.push_back(lends_values_ ? here : here.clone());
   }
 }
 

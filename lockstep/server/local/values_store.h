@@ -41,6 +41,9 @@ class ValuesStore final : public ServerStore {
   void keep_parts(std::function<const VariablePart*(const VariableState&)> part_here) {
     part_here_ = std::move(part_here);
   }
+  /// From now on answers have tensors of this server, and no copies of them: whoever gets an answer uses it before the
+  /// server reads its next entry.
+  void lend_values() { lends_values_ = true; }
   /// Any value may have been changed.
   void note_all_changed() { all_changed_ = ++read_; }
 
@@ -82,6 +85,7 @@ class ValuesStore final : public ServerStore {
   const std::function<void(int64_t cut)> freeze_;
   std::function<const VariablePart*(const VariableState&)> part_here_ = {};
   bool has_coefficients_ = false;
+  bool lends_values_ = false;
   int64_t steps_;             // with pushes that count, those before this run included
   Position applied_ = 0;      // guarded by the gate
   Position read_ = 1;         // counts changes

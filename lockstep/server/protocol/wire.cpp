@@ -1,5 +1,6 @@
 #include "lockstep/server/protocol/wire.h"
 
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -29,9 +30,12 @@ class FieldWriter {
   void payload(PayloadKind kind, const Payload& payload) {
     flag(payload != nullptr);
     if (!payload) return;
-    std::string one;
-    codec_.put(kind, payload, one);
-    writer_.put_text(one);
+    // As a text, in place: it may be megabytes.
+    const std::size_t at = bytes_.size();
+    writer_.put(uint64_t{0});
+    codec_.put(kind, payload, bytes_);
+    const uint64_t size = bytes_.size() - at - sizeof(uint64_t);
+    std::memcpy(bytes_.data() + at, &size, sizeof size);
   }
   template <class T, class Each>
   void list(const std::vector<T>& values, std::size_t /*bytes_of_each*/, const Each& each) {
@@ -196,8 +200,7 @@ void fields(To& to, Message& message) {
 }
 
 template <class Variant>
-std::string bytes_of(const Variant& message, PayloadCodec& codec) {
-  std::string bytes;
+std::string bytes_of(const Variant& message, PayloadCodec& codec, std::string bytes) {
   FieldWriter writer(bytes, codec);
   writer.number(static_cast<uint8_t>(message.index()));
   std::visit([&](const auto& one) { fields(writer, one); }, message);
@@ -228,9 +231,15 @@ Variant message_of_bytes(std::string_view bytes, int64_t worker, const char* wha
 
 }  // namespace
 
-std::string to_bytes(const ChiefMessage& message, PayloadCodec& codec) { return bytes_of(message, codec); }
-std::string to_bytes(const ServerMessage& message, PayloadCodec& codec) { return bytes_of(message, codec); }
-std::string to_bytes(const WorkerMessage& message, PayloadCodec& codec) { return bytes_of(message, codec); }
+std::string to_bytes(const ChiefMessage& message, PayloadCodec& codec, std::string begin) {
+  return bytes_of(message, codec, std::move(begin));
+}
+std::string to_bytes(const ServerMessage& message, PayloadCodec& codec, std::string begin) {
+  return bytes_of(message, codec, std::move(begin));
+}
+std::string to_bytes(const WorkerMessage& message, PayloadCodec& codec, std::string begin) {
+  return bytes_of(message, codec, std::move(begin));
+}
 
 ChiefMessage chief_message(std::string_view bytes, int64_t worker, PayloadCodec& codec) {
   return message_of_bytes<ChiefMessage>(bytes, worker, "a message to the chief", codec);

@@ -34,9 +34,10 @@ class PayloadCodec {
   virtual Payload get(PayloadKind kind, std::string_view bytes) = 0;
 };
 
-std::string to_bytes(const ChiefMessage& message, PayloadCodec& codec);
-std::string to_bytes(const ServerMessage& message, PayloadCodec& codec);
-std::string to_bytes(const WorkerMessage& message, PayloadCodec& codec);
+/// The message as bytes, behind those of `begin`.
+std::string to_bytes(const ChiefMessage& message, PayloadCodec& codec, std::string begin = {});
+std::string to_bytes(const ServerMessage& message, PayloadCodec& codec, std::string begin = {});
+std::string to_bytes(const WorkerMessage& message, PayloadCodec& codec, std::string begin = {});
 
 /// The message that `worker` sent, -1 where it is another task or not known. A PeerError (LS-PEER-MESSAGE) where the
 /// bytes are none. No number in them decides an allocation beyond their own length; whether steps, servers and

@@ -362,14 +362,14 @@ void ChiefProcess::to_worker(const ToWorker& one, TaskWord word, PayloadCodec& c
   const std::lock_guard<std::mutex> lock(peers_mutex_);
   const auto found = peers_.find({.job = Job::kWorker, .task = one.worker.worker});
   if (found == peers_.end() || found->second.incarnation != one.worker.incarnation) return;
-  network_.send(found->second.link, message_of_task(word, to_bytes(one.message, codec)));
+  network_.send(found->second.link, to_bytes(one.message, codec, message_of_task(word)));
 }
 
 void ChiefProcess::to_server(const ToServer& one) {
   const std::lock_guard<std::mutex> lock(peers_mutex_);
   const auto found = peers_.find({.job = Job::kServer, .task = one.server});
   if (found == peers_.end()) return;
-  network_.send(found->second.link, message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
+  network_.send(found->second.link, to_bytes(one.message, payloads_, message_of_task(TaskWord::kProtocol)));
 }
 
 }  // namespace lockstep::internal::server

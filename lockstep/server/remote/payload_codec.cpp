@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <functional>
 #include <utility>
 #include <variant>
 
@@ -85,12 +86,25 @@ void put_request(std::string& bytes, const Wanted& wanted, const Catalog& catalo
   }
 }
 
+/// Room for tensors that are appended next, so that what is there already does not move.
+template <class Tensors, class TensorOf>
+void reserve_for(std::string& bytes, const Tensors& tensors, const TensorOf& tensor_of) {
+  constexpr std::size_t kBesides = 64;  // sizes and the like
+  std::size_t more = 0;
+  for (const auto& one : tensors) {
+    const at::Tensor& tensor = tensor_of(one);
+    if (tensor.defined() && !tensor.is_sparse()) more += tensor.nbytes() + kBesides;
+  }
+  bytes.reserve(bytes.size() + more);
+}
+
 void put_values(std::string& bytes, const PulledTensors& pulled) {
   ByteWriter to(bytes);
   to.put(pulled.at);
   to.put(uint8_t{pulled.error != nullptr});
   if (pulled.error) return put_error(bytes, pulled.error);
   to.put(uint64_t{pulled.values.size()});
+  reserve_for(bytes, pulled.values, std::identity());
   for (const at::Tensor& one : pulled.values) put(bytes, one);
 }
 
@@ -140,6 +154,7 @@ void RemotePayloads::put_push(std::string& bytes, const StepPush& push) const {
   to.put(push.part);
   put_options(to, push.options);
   to.put(uint64_t{push.gradients.size()});
+  reserve_for(bytes, push.gradients, [](const StepPush::Gradient& one) -> const at::Tensor& { return one.gradient; });
   for (const StepPush::Gradient& one : push.gradients) {
     to.put(catalog_.number_of(one.variable));
     server::put(bytes, as_sent(one.gradient));

@@ -107,7 +107,7 @@ void ServerProcess::carry(ServerOutput& out) {
   for (const ToWorker& one : out.to_workers) {
     const auto found = workers_.find(one.worker.worker);
     if (found == workers_.end()) continue;
-    network_.send(found->second, message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
+    network_.send(found->second, to_bytes(one.message, payloads_, message_of_task(TaskWord::kProtocol)));
   }
   for (const ChiefMessage& one : out.to_chief) send_to_chief(one);
   out = {};

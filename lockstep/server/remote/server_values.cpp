@@ -30,6 +30,7 @@ ServerValues::ServerValues(Strategy& strategy, std::shared_ptr<StrategyGate> gat
       store_(strategy, gate_, counted, in_rounds, failed_),
       rates_(std::in_place, strategy),
       state_(strategy, catalog, server, counted) {
+  store_.lend_values();  // they are made into bytes at once
   if (servers == 1) return;
   store_.take_coefficients();
   store_.keep_parts([&catalog, server](const VariableState& variable) { return catalog.part_on(server, variable); });

@@ -104,7 +104,7 @@ TaskWelcome TaskProcess::meet_chief() {
 
 void TaskProcess::send_to_chief(const ChiefMessage& message) {
   auto& codec = payloads_;
-  network_.send(chief_link_, message_of_task(TaskWord::kProtocol, to_bytes(message, codec)));
+  network_.send(chief_link_, to_bytes(message, codec, message_of_task(TaskWord::kProtocol)));
 }
 
 int32_t TaskProcess::exit_code(const TaskEnd& end) const {

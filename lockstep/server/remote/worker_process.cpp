@@ -73,7 +73,7 @@ int32_t WorkerProcess::serve() {
       .to_server =
           [this](const ToServer& one) {
             network_.send(servers_[static_cast<std::size_t>(one.server)],
-                          message_of_task(TaskWord::kProtocol, to_bytes(one.message, payloads_)));
+                          to_bytes(one.message, payloads_, message_of_task(TaskWord::kProtocol)));
           },
       .to_chief = [this](const ChiefMessage& one) { send_report(one, TaskWord::kProtocol, payloads_); },
       .to_evaluation =
@@ -103,7 +103,7 @@ int32_t WorkerProcess::serve() {
 
 void WorkerProcess::send_report(const ChiefMessage& message, TaskWord word, PayloadCodec& codec) {
   const auto send = [&](const ChiefMessage& one) {
-    network_.send(chief_link_, message_of_task(word, to_bytes(one, codec)));
+    network_.send(chief_link_, to_bytes(one, codec, message_of_task(word)));
   };
   try {
     send(message);
