@@ -438,7 +438,16 @@ std::optional<internal::ReplayedRun> ParameterServerStrategy::begin_record() {
     text = internal::text_of(program);
   }
   if (replayed.empty()) {
-    if (!state_->record) state_->record = std::make_shared<internal::RecordFile>(options_.record);
+    if (!state_->record) {
+      state_->record = std::make_shared<internal::RecordFile>(options_.record);
+      if (state_->record->replaces()) {
+        internal::log(
+            LogLevel::kWarning,
+            fmt::format("the record '{}' of an earlier run is replaced; copy such a file before the next start to "
+                        "replay it",
+                        options_.record));
+      }
+    }
     state_->record->begin_run(text);
     return std::nullopt;
   }

@@ -112,8 +112,11 @@ TEST_F(RunRecordFile, EachChangedByteIsFound) {
 }
 
 TEST_F(RunRecordFile, ReplacesARecordAndNoOtherThing) {
-  RecordFile(path("r")).begin_run(std::string(1000, 'x'));
-  RecordFile(path("r")).begin_run("{}");
+  for (const bool is_there : {false, true}) {
+    RecordFile file(path("r"));
+    EXPECT_EQ(file.replaces(), is_there);
+    file.begin_run(is_there ? "{}" : std::string(1000, 'x'));
+  }
   EXPECT_EQ(read_record(path("r")).runs.at(0).program, "{}");
   EXPECT_LT(std::filesystem::file_size(path("r")), 100U);
   expect_error<DataError>([] { RecordFile("/dev/null"); }, "LS-FILE", {"'/dev/null'"});

@@ -22,7 +22,6 @@
 
 #include "lockstep/core/bytes.h"
 #include "lockstep/core/error.h"
-#include "lockstep/core/log.h"
 
 namespace lockstep::internal::inline server {
 
@@ -294,12 +293,7 @@ RecordFile::RecordFile(const std::filesystem::path& file)
   if (status.st_size > 0) read_to(kMagic.size() + sizeof(kVersion), file_, path_, before);
   if (status.st_size > 0 && !version_of(before))
     refuse_to_write(path_, "it has something else than a record, which stays");
-  if (status.st_size > 0) {
-    log(LogLevel::kWarning,
-        fmt::format("the record '{}' of an earlier run is replaced; copy such a file before the next "
-                    "start to replay it",
-                    path_.string()));
-  }
+  replaces_ = status.st_size > 0;
   if (::lseek(file_.get(), 0, SEEK_SET) != 0 || ::ftruncate(file_.get(), 0) != 0)
     refuse_to_write(path_, std::strerror(errno));
   std::string begin(kMagic);

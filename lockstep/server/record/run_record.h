@@ -92,6 +92,8 @@ class RecordFile {
   void add(const RecordEvent& event);
   void end_run();
   void flush();
+  /// The file was there, with the record of an earlier run, which is lost.
+  bool replaces() const { return replaces_; }
 
  private:
   void write_chunk(char type, std::string_view content);
@@ -102,6 +104,7 @@ class RecordFile {
   EventCoder coder_;
   std::string waiting_;
   double written_at_ = 0;
+  bool replaces_ = false;
   std::string failure_ = {};  // why it cannot be written any more
 };
 
