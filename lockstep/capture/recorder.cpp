@@ -64,6 +64,8 @@ bool gives_to_host(const c10::FunctionSchema& schema) {
   });
 }
 
+bool is_dense_memory(const at::Tensor& tensor) { return tensor.layout() == at::kStrided && !has_no_memory(tensor); }
+
 uint64_t state_sum(const at::Generator& generator) {
   const at::Tensor state = generator.get_state();
   return checksum(host_bytes(state).data(), static_cast<int64_t>(state.nbytes()));
@@ -134,11 +136,31 @@ void Recorder::hear(OperatorCall& call) {
     refuse("calls " + node.what + ", which threw");
     throw;
   }
+  if (makes_empty(call.name())) {
+    const at::Tensor& made = call.outputs().front().toTensor();
+    if (is_dense_memory(made)) {
+      empty_.insert_or_assign(made.storage().unsafeGetStorageImpl(),
+                              Empty{std::move(node), made.storage().getWeakStorageImpl()});
+      return;
+    }
+  }
   note_outputs(call, given, node);
   note_generators(node);
   // A detach() of what is a tensor of its own already says nothing; hooks of gradients make more of them.
   const bool is_same = node.is_view && node.outputs.size() == 1 && node.outputs[0].tensors == node.inputs[0].tensors;
   if (refusal_.empty() && !is_same) form_.nodes.push_back(std::move(node));
+}
+
+void Recorder::use_empty(const at::Tensor& tensor) {
+  if (!tensor.defined() || !is_dense_memory(tensor)) return;
+  auto waiting = empty_.extract(tensor.storage().unsafeGetStorageImpl());
+  if (!waiting) return;
+  Node node = std::move(waiting.mapped().node);
+  numbers_.begin_node();
+  node.outputs.push_back(value_of(tensor, static_cast<int64_t>(form_.nodes.size())));
+  numbers_.note_empty(tensor);
+  numbers_.begin_node();
+  form_.nodes.push_back(std::move(node));
 }
 
 void Recorder::check_generators() {
@@ -164,6 +186,7 @@ std::vector<Recorder::Given> Recorder::note_inputs(OperatorCall& call, Node& nod
   for (const c10::IValue& input : call.inputs()) {
     const auto* const alias = call.op().schema().arguments()[k++].alias_info();
     const bool is_written = alias != nullptr && alias->isWrite() && !changes_view(call.name());
+    for_each_tensor_in(input, [&](const at::Tensor& tensor) { use_empty(tensor); });
     node.inputs.push_back(value_of(input, -1));
     std::size_t t = 0;
     for_each_tensor_in(input, [&](const at::Tensor& tensor) {
@@ -208,8 +231,6 @@ void Recorder::note_output(OperatorCall& call, Node& node, int32_t number, const
     const at::Tensor weight = weight_of_running_product();
     if (weight.defined()) node.weight = numbers_.variable_with(weight);
     if (node.weight < 0) refuse("has a gradient that stays factors, of an unknown weight");
-  } else if (makes_empty(call.name())) {
-    numbers_.note_empty(tensor);
   } else if (!node.is_view && node.written.empty()) {
     numbers_.note_result(number, tensor);
   }
@@ -241,6 +262,7 @@ BackwardBooks Recorder::take_books() {
   BackwardBooks books;
   for (std::size_t i = 0; i < variables_.size(); ++i) {
     const at::Tensor& gradient = variables_[i]->component(replica_).unsafeGetTensorImpl()->grad();
+    use_empty(gradient);
     const int32_t tensor = numbers_.number_of(gradient, -1);
     if (tensor == std::exchange(gradients_[i], tensor)) continue;
     if (tensor != kUndefined) {
@@ -262,6 +284,7 @@ void Recorder::begin_call(std::string what, std::span<const at::Tensor> inputs, 
   const DeafScope deaf;
   Node node{.what = std::move(what), .again = std::move(again), .before = take_books()};
   for (const at::Tensor& one : inputs) {
+    use_empty(one);
     node.inputs.push_back({.kind = StepValue::Kind::kTensor, .tensors = {numbers_.number_of(one, -1)}});
     if (node.inputs.back().tensors.front() != kUndefined)
       numbers_.check_before(node.inputs.back().tensors.front(), one, false);
@@ -292,10 +315,12 @@ void Recorder::end(std::span<const at::Tensor> results) {
   form_.at_end = take_books();
   bool has_graph = false;
   for (const at::Tensor& one : results) {
+    use_empty(one);
     form_.results.push_back(numbers_.number_of(one, -1));
     if (form_.results.back() != kUndefined) numbers_.check_before(form_.results.back(), one, false);
     has_graph = has_graph || (one.defined() && one.requires_grad() && !one.is_leaf());
   }
+  numbers_.settle_scalars();
   for (const auto& one : form_.variables) form_.are_trained.push_back(one->component(replica_).requires_grad());
   const auto changes_gradients = [](const Node& node) { return !node.before.gradients.empty(); };
   const bool has_backward = !form_.at_end.gradients.empty() || std::ranges::any_of(form_.nodes, changes_gradients);

@@ -5,6 +5,7 @@
 #include <ATen/core/TensorBody.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,7 +55,15 @@ class Recorder final : public OperatorListener, public StepRecorder {
     bool is_written;
   };
 
+  /// An operator that made a tensor of which nobody has made use yet.
+  struct Empty {
+    Node node;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // so that no other memory gets its address
+  };
+
   bool may_be_recorded(OperatorCall& call);
+  /// Adds the node that has made `tensor`, where that waits for a first use.
+  void use_empty(const at::Tensor& tensor);
   std::vector<Given> note_inputs(OperatorCall& call, Node& node);
   void note_outputs(OperatorCall& call, const std::vector<Given>& given, Node& node);
   void note_output(OperatorCall& call, Node& node, int32_t number, const at::Tensor& tensor);
@@ -73,6 +82,7 @@ class Recorder final : public OperatorListener, public StepRecorder {
   const int64_t unheard_;                                        // num_calls_unheard() at the beginning
   const std::vector<std::shared_ptr<VariableState>> variables_;  // of the strategy
   TensorNumbers numbers_;
+  std::map<const c10::StorageImpl*, Empty> empty_;         // of which LibTorch makes some in vain
   std::vector<int32_t> gradients_;                         // by variable: the tensor
   std::vector<std::pair<at::Generator, uint64_t>> drawn_;  // those that were drawn from, and checksums of their states
   ScaledBackwards backwards_;

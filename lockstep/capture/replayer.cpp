@@ -87,7 +87,8 @@ Replayer::Replayer(StepForm form, int64_t replica)
       case Source::Kind::kScalar: {
         at::Tensor value = at::scalar_tensor(form_.scalars[static_cast<std::size_t>(source.index)],
                                              form_.tensors[static_cast<std::size_t>(sources_[s].own)].dtype);
-        value.unsafeGetTensorImpl()->set_wrapped_number(true);
+        value.unsafeGetTensorImpl()->set_wrapped_number(
+            form_.tensors[static_cast<std::size_t>(sources_[s].own)].is_number);
         bind(number, value);
         break;
       }

@@ -204,6 +204,10 @@ int32_t TensorNumbers::number_of_new_memory(const at::Tensor& tensor, int64_t no
     source = {.kind = Source::Kind::kOuter, .index = static_cast<int64_t>(form_.outer.size()), .storage = storage};
     offset = 0;
     form_.outer.emplace_back(tensor.storage().getWeakStorageImpl());
+    if (tensor.dim() == 0) {
+      const DeafScope deaf;
+      outer_scalars_[static_cast<int32_t>(form_.sources.size())] = tensor.item();
+    }
   }
   Memory& memory = memories_.emplace(storage, Memory{tensor.storage().getWeakStorageImpl()}).first->second;
   memory.is_shared = source.kind == Source::Kind::kVariable;
@@ -248,6 +252,24 @@ void TensorNumbers::note_result(int32_t number, const at::Tensor& tensor) {
   Memory* const memory = seen_memory(tensor);
   if (memory && !memory->is_shared && source_of(number).kind == Source::Kind::kResult)
     memory->sum = sum_of_memory(tensor.storage());
+}
+
+void TensorNumbers::settle_scalars() {
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> left;
+  for (std::size_t s = 0; s < form_.sources.size(); ++s) {
+    Source& source = form_.sources[s];
+    if (source.kind != Source::Kind::kOuter) continue;
+    const auto& memory = form_.outer[static_cast<std::size_t>(source.index)];
+    const auto scalar = outer_scalars_.find(static_cast<int32_t>(s));
+    if (scalar != outer_scalars_.end() && memory.expired()) {
+      source = {.kind = Source::Kind::kScalar, .index = static_cast<int64_t>(form_.scalars.size())};
+      form_.scalars.push_back(scalar->second);
+    } else {
+      source.index = static_cast<int64_t>(left.size());
+      left.push_back(memory);
+    }
+  }
+  form_.outer = std::move(left);
 }
 
 void TensorNumbers::note_empty(const at::Tensor& tensor) {

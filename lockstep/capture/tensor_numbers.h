@@ -56,6 +56,9 @@ class TensorNumbers {
   void note_result(int32_t number, const at::Tensor& tensor);
   /// Its memory has nothing yet.
   void note_empty(const at::Tensor& tensor);
+  /// At the end of the run: a number without dimensions that LibTorch has made without an operator, and that is gone,
+  /// is a number of the function's own.
+  void settle_scalars();
   /// A call of the library has perhaps written variables, and given them other memory.
   void forget_variables();
 
@@ -83,6 +86,7 @@ class TensorNumbers {
   std::unordered_map<const c10::StorageImpl*, Memory> memories_;
   std::unordered_map<const c10::TensorImpl*, int32_t> factors_;        // tensors without memory
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> kept_;         // theirs, whose addresses no other tensor gets
+  std::map<int32_t, c10::Scalar> outer_scalars_;                       // by source: what it was
   std::vector<int64_t> origins_;                                       // by source: its offset, in bytes
   std::vector<std::optional<uint64_t>> sums_;                          // by tensor, of shared memory
   std::unordered_map<const c10::StorageImpl*, uint64_t> sums_before_;  // of what an earlier run referred to
