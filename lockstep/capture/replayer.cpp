@@ -75,7 +75,7 @@ Replayer::Replayer(StepForm form, int64_t replica)
     if (is_own) {
       source.own = number;
     } else {
-      source.views.push_back({.tensor = number, .offset = tensor.offset});
+      source.views.push_back({.tensor = number, .offset = tensor.offset, .extent = tensor.extent()});
       tensors_[t] = over(nothing_, tensor, 0);
     }
   }
@@ -191,22 +191,23 @@ void Replayer::bind(int32_t source, const at::Tensor& own) {
 
 void Replayer::bind_views(SourceState& source, const c10::Storage& storage, int64_t offset) {
   const bool has_same = source.bound == storage.unsafeGetStorageImpl();
-  if (has_same && source.offset == offset) return;
+  if (has_same && source.offset == offset && storage.nbytes() == source.bytes) return;
   for (const View& view : source.views) {
     const auto t = static_cast<std::size_t>(view.tensor);
     const StepTensor& as = form_.tensors[t];
     c10::TensorImpl* const impl = tensors_[t].unsafeGetTensorImpl();
-    if (!has_same) impl->set_storage_keep_dtype(storage);
-    if (source.offset == offset) continue;
     const int64_t begin = offset + view.offset;
-    if (begin < 0 || begin + as.extent() > static_cast<int64_t>(storage.nbytes())) {
+    if (begin < 0 || begin + view.extent > static_cast<int64_t>(storage.nbytes())) {
       throw DivergenceError("LS-CAPTURE-SHAPE",
                             "a captured step departs from its recording: a view lies outside of its tensor's memory",
-                            "run this step without capture(), and please report it");
+                            "keep the memory of tensors that the step refers to, or run it without capture()");
     }
+    if (!has_same) impl->set_storage_keep_dtype(storage);
+    if (source.offset == offset) continue;
     impl->set_sizes_and_strides(as.sizes, as.strides, begin / static_cast<int64_t>(c10::elementSize(as.dtype)));
   }
   source.bound = storage.unsafeGetStorageImpl();
+  source.bytes = storage.nbytes();
   source.offset = offset;
 }
 

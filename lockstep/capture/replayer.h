@@ -48,13 +48,15 @@ class Replayer {
   /// A tensor that has the memory of a source and is not the source's own tensor.
   struct View {
     int32_t tensor = 0;
-    int64_t offset = 0;
+    int64_t offset = 0;  // in bytes, behind the source's own
+    int64_t extent = 0;  // in bytes
   };
   struct SourceState {
     int32_t own = kUndefined;      // the tensor that is just as the source's own
     std::vector<View> views = {};  // the others
     const c10::StorageImpl* bound = nullptr;
-    int64_t offset = -1;  // in bytes
+    std::size_t bytes = 0;  // of that
+    int64_t offset = -1;    // in bytes
   };
   struct NodeState {
     bool is_run = true;

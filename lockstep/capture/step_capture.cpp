@@ -60,7 +60,7 @@ constexpr std::size_t kMostKeys = 32;
 bool is_compared(int64_t call) { return call == 8 || call == 32 || call == 128 || call % 256 == 0; }
 
 /// Whether all tensors that a form's function refers to are still there.
-bool has_captured(const StepForm& form) {
+bool has_outer_tensors(const StepForm& form) {
   return std::ranges::none_of(form.outer, [](const auto& one) { return one.expired(); });
 }
 
@@ -257,7 +257,7 @@ void CapturedCall::record(FunctionRef<void()> fn, FunctionRef<CaptureKey()> resu
   if (recording_.last) {
     std::string how = difference(*recording_.last, form);
     if (how.empty() && !(returned == recording_.last_results)) how = "in what the function returned beside tensors";
-    if (how.empty() && !has_captured(form))
+    if (how.empty() && !has_outer_tensors(form))
       how = "in a tensor that the function makes without an operator, or keeps for one run";
     if (how.empty()) {
       recording_.last.reset();

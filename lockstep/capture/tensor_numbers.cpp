@@ -172,9 +172,10 @@ int32_t TensorNumbers::variable_with(const at::Tensor& tensor) {
   for (const std::size_t i : found->second) {
     const at::Tensor& component = variables_[i]->component(replica_);
     if (!component.storage().is_alias_of(tensor.storage())) continue;  // an update has moved it
-    const int64_t begin = component.storage_offset();
-    const int64_t size = std::max<int64_t>(component.numel(), 1);
-    if (tensor.storage_offset() < begin || tensor.storage_offset() >= begin + size) continue;
+    // In bytes: a view may have another dtype.
+    const int64_t begin = offset_of(component);
+    const auto size = static_cast<int64_t>(std::max<std::size_t>(component.nbytes(), 1));
+    if (offset_of(tensor) < begin || offset_of(tensor) >= begin + size) continue;
     return number_of_variable(i);
   }
   return -1;

@@ -6,11 +6,12 @@
 #include <torch/optim/adamw.h>
 #include <torch/types.h>
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <iostream>
 #include <optional>
 #include <random>
 #include <string>
@@ -143,7 +144,7 @@ struct RandomProgram {
     returns = draw() % 3;
   }
 
-  /// Numbers stay small, because a NaN would be equal to any other.
+  /// Numbers stay small, because a NaN hides every mistake before it.
   Tensor value(const Tensor& input, const Tensor& first, const Tensor& second) const {
     std::vector<Tensor> all{input, first, second};
     for (const Line& line : lines) {
